@@ -1,0 +1,142 @@
+"""Every error a caller can see, by whose fault it is: ours, the network's, or a bug.
+
+``definite`` says whether the failed call surely had no effect (True: it may simply be called again) or may have had
+one (False). Each docstring ends with the state that things are left in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class R2cclError(Exception):
+    """Base of all errors of this library."""
+
+    definite: bool = False
+
+
+class UsageError(R2cclError):
+    """The call was wrong: a bad argument, a closed communicator, too many operations waiting.
+
+    Raised before anything is numbered or sent: nothing changed, the communicator goes on.
+    """
+
+    definite = True
+
+
+class ConfigurationError(UsageError):
+    """A setting is wrong or missing. Nothing was opened."""
+
+
+class RendezvousError(R2cclError):
+    """The ranks did not find or did not admit one another within the deadline.
+
+    Everything that had been opened is closed again; ``connect`` may be called anew.
+    """
+
+    definite = True
+
+
+class AuthenticationError(RendezvousError):
+    """A peer could not prove that it knows the job's secret, or belongs to another job or version.
+
+    The connection is closed; nothing that the peer sent reached anything but the handshake.
+    """
+
+
+class NetworkError(R2cclError):
+    """Base of what the network or a peer did to us."""
+
+
+class LinkLost(NetworkError):
+    """One path is gone. Handled inside: callers never see it unless no path of any kind is left.
+
+    The chunks that were on the path are queued on others.
+    """
+
+
+class PeerLost(NetworkError):
+    """One or more ranks are gone: proven dead, or unreachable on every path for the grace time.
+
+    ``ranks`` says which, ``cause`` is ``"dead"`` or ``"unreachable"``, ``verdict`` says why we think so. The contents
+    of in-place buffers of unfinished operations are undefined, their ownership is back with the caller, and the
+    communicator refuses further work.
+    """
+
+    def __init__(self, ranks: Sequence[int], cause: str, verdict: str = "") -> None:
+        self.ranks = tuple(ranks)
+        self.cause = cause
+        self.verdict = verdict
+        super().__init__(f"lost rank(s) {', '.join(map(str, self.ranks))}: {cause}" + (f" ({verdict})" if verdict else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.ranks, self.cause, self.verdict)
+
+
+class CollectiveMismatch(R2cclError):
+    """Ranks called different things under the same operation number.
+
+    ``calls`` maps rank to what it called, as far as known. No rank got a result; in-place buffers of the operation are
+    undefined and the communicator refuses further work.
+    """
+
+    def __init__(self, operation: int, calls: Mapping[int, str]) -> None:
+        self.operation = operation
+        self.calls = dict(calls)
+        listing = "; ".join(f"rank {rank} called {call}" for rank, call in sorted(self.calls.items()))
+        super().__init__(f"operation {operation} differs between ranks: {listing}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.operation, self.calls)
+
+
+class CollectiveTimeout(R2cclError):
+    """An operation did not finish within its ``timeout``.
+
+    ``not_entered`` lists ranks that never called it as far as we heard, ``entered`` those that called it and have not
+    finished, ``finished`` those that have. The buffer is back with the caller (no path holds it any more), its
+    contents are undefined, and the communicator refuses further work on every rank.
+    """
+
+    def __init__(
+        self,
+        operation: int,
+        call: str,
+        timeout_s: float,
+        not_entered: Sequence[int] = (),
+        entered: Sequence[int] = (),
+        finished: Sequence[int] = (),
+    ) -> None:
+        self.operation = operation
+        self.call = call
+        self.timeout_s = timeout_s
+        self.not_entered = tuple(not_entered)
+        self.entered = tuple(entered)
+        self.finished = tuple(finished)
+        super().__init__(
+            f"operation {operation} ({call}) did not finish in {timeout_s:g} s: "
+            f"not entered: {list(self.not_entered)}, entered without finishing: {list(self.entered)}, "
+            f"finished: {list(self.finished)}"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        arguments = (self.operation, self.call, self.timeout_s, self.not_entered, self.entered, self.finished)
+        return type(self), arguments
+
+
+class CommunicatorAborted(R2cclError):
+    """Another rank failed or aborted the communicator for a reason of its own, which ``str`` of this error gives.
+
+    State as after :class:`PeerLost`.
+    """
+
+
+class CommunicatorClosed(UsageError):
+    """The communicator was closed, or this process is a fork of the one that owns it. Nothing was sent."""
+
+
+class InvalidTransition(R2cclError):
+    """A state machine met an event that its table does not know: a bug. The story so far is in the message.
+
+    The machine must not be used any further.
+    """

@@ -1,0 +1,57 @@
+"""Names of things, as small as they can be.
+
+A transfer is named by (communicator, operation, step, source, target) and a chunk by its index in the transfer.
+Both ends derive the same names from the same schedule, so nothing is negotiated and a chunk that arrives twice, on
+any path, is recognised (ARCHITECTURE.md, decision 1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: The parent of the first communicator of a job.
+WORLD_PARENT = 0
+
+
+class TransferName(NamedTuple):
+    """One segment's journey between two ranks. A tuple, because one is made for every chunk."""
+
+    communicator: int
+    operation: int
+    step: int
+    source: int
+    target: int
+
+
+class ChunkName(NamedTuple):
+    """A transfer's name and the chunk's index in it, flattened: the key of every chunk table."""
+
+    communicator: int
+    operation: int
+    step: int
+    source: int
+    target: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LinkId:
+    """A (local NIC, remote NIC) pair towards one peer, seen from here."""
+
+    peer: int
+    local_nic: int
+    remote_nic: int
+
+    def __str__(self) -> str:
+        return f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic}"
+
+
+def communicator_id(parent: int, operation: int, colour: int) -> int:
+    """A communicator's 64-bit id: a hash of what created it, so that all members agree without a message.
+
+    A local counter would not do: two ranks that split in different orders would count differently.
+    """
+    text = f"{parent}:{operation}:{colour}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

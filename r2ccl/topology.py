@@ -1,0 +1,81 @@
+"""What there is: NICs, the ranks that own them, and where each can be reached. Plain data, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack  # type: ignore[import-untyped, unused-ignore]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a device listens. ``family`` is ``"inet"``, ``"inet6"`` or ``"memory"``, so that IPv6 is no rewrite."""
+
+    family: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if self.family == "inet6" else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One interface of one rank. Its identity is ``index``: the address may change and is announced again."""
+
+    index: int
+    name: str
+    endpoint: Endpoint
+    #: Nominal speed; 0 where the system does not say.
+    speed_mbit_s: int = 0
+    mtu_bytes: int = 1500
+    #: A spare carries no share until another NIC is lost.
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank as it announced itself."""
+
+    rank: int
+    #: Random per process and connect: tells a restarted rank from the one that was there before.
+    incarnation: int
+    #: Ranks with equal ``node`` share a network namespace and a /dev/shm.
+    node: str
+    nics: tuple[Nic, ...]
+
+    @property
+    def carrying(self) -> tuple[Nic, ...]:
+        """The NICs that carry a share from the start."""
+        return tuple(nic for nic in self.nics if not nic.spare)
+
+
+#: The job's members in rank order.
+AddressBook = tuple[Member, ...]
+
+
+def pack_member(member: Member) -> bytes:
+    """One member as msgpack, for the rendezvous."""
+    nics = [
+        [n.index, n.name, n.endpoint.family, n.endpoint.host, n.endpoint.port, n.speed_mbit_s, n.mtu_bytes, n.spare]
+        for n in member.nics
+    ]
+    packed: bytes = msgpack.packb([member.rank, member.incarnation, member.node, nics])
+    return packed
+
+
+def unpack_member(packed: bytes) -> Member:
+    """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member."""
+    try:
+        rank, incarnation, node, nics = msgpack.unpackb(packed, max_buffer_size=1 << 20)
+        return Member(
+            int(rank),
+            int(incarnation),
+            str(node),
+            tuple(
+                Nic(int(index), str(name), Endpoint(str(family), str(host), int(port)), int(speed), int(mtu), bool(spare))
+                for index, name, family, host, port, speed, mtu, spare in nics
+            ),
+        )
+    except (TypeError, ValueError, msgpack.UnpackException) as bad:
+        raise ValueError(f"not an announcement of a member: {bad}") from bad
