@@ -18,22 +18,29 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 
-def setting(default: Any, variable: str, unit: str, why: str) -> Any:
-    """A row of the table."""
-    return dataclasses.field(default=default, metadata={"variable": variable, "unit": unit, "why": why})
+def setting(default: Any, variable: str, unit: str, why: str, *, shown: bool = True) -> Any:
+    """A row of the table. What is not ``shown`` stays out of ``repr``, and so out of logs."""
+    return dataclasses.field(default=default, repr=shown, metadata={"variable": variable, "unit": unit, "why": why})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings. Times in seconds, sizes in bytes."""
 
-    nics: str = setting("", "R2CCL_NICS", "", "names or addresses of NICs to use, or ^name to leave out; empty: all usable")
+    nics: str = setting(
+        "", "R2CCL_NICS", "", "names or addresses of NICs to use, or ^name to leave out; empty: all usable"
+    )
     spare_nics: str = setting("", "R2CCL_SPARE_NICS", "", "names of NICs that carry nothing until another is lost")
     node_id: str = setting("", "R2CCL_NODE_ID", "", "overrides what is recognised as one node")
-    secret: str = setting("", "R2CCL_SECRET", "", "the job's shared secret")
+    job: str = setting(
+        "", "R2CCL_JOB", "", "name that tells jobs on the same machines apart; empty: made from the rendezvous port"
+    )
+    secret: str = setting("", "R2CCL_SECRET", "", "the job's shared secret", shown=False)
     secret_file: str = setting("", "R2CCL_SECRET_FILE", "", "file that holds the job's secret")
     insecure: bool = setting(False, "R2CCL_INSECURE", "", "1 admits peers beyond loopback without a secret")
-    timeout_s: float = setting(0.0, "R2CCL_TIMEOUT_SEC", "s", "limit of every operation; 0: none, a slow peer is no error")
+    timeout_s: float = setting(
+        0.0, "R2CCL_TIMEOUT_SEC", "s", "limit of every operation; 0: none, a slow peer is no error"
+    )
     connect_timeout_s: float = setting(
         60.0, "R2CCL_CONNECT_TIMEOUT", "s", "how long ranks may take to find one another; containers start slowly"
     )
@@ -44,7 +51,10 @@ class Settings:
         5.0, "R2CCL_UNREACHABLE_AFTER", "s", "grace time without any path before a peer counts as unreachable"
     )
     chunk_bytes: int = setting(
-        256 * KIB, "R2CCL_CHUNK_BYTES", "bytes", "stays in the second-level cache: 1.6 times faster than 1 to 4 MiB chunks"
+        256 * KIB,
+        "R2CCL_CHUNK_BYTES",
+        "bytes",
+        "stays in the second-level cache: 1.6 times faster than 1 to 4 MiB chunks",
     )
     eager_bytes: int = setting(
         64 * KIB, "R2CCL_EAGER_BYTES", "bytes", "up to here a send goes out from a copy, which costs less than waiting"
@@ -55,12 +65,20 @@ class Settings:
     heartbeat_s: float = setting(
         0.010, "R2CCL_HEARTBEAT", "s", "period of beats where bytes are in flight and nothing is heard"
     )
-    idle_beat_s: float = setting(1.0, "R2CCL_IDLE_BEAT", "s", "period of beats on idle links: finds a dead one before use")
+    idle_beat_s: float = setting(
+        1.0, "R2CCL_IDLE_BEAT", "s", "period of beats on idle links: finds a dead one before use"
+    )
     silence_s: float = setting(
-        0.060, "R2CCL_SILENCE", "s", "bytes in flight and no sign for this long: two beats + the delayed-ACK bound (44 ms)"
+        0.060,
+        "R2CCL_SILENCE",
+        "s",
+        "bytes in flight and no sign for this long: two beats + the delayed-ACK bound (44 ms)",
     )
     bulk_silence_s: float = setting(
-        0.5, "R2CCL_BULK_SILENCE", "s", "as silence, for bulk alone under green beats: above the kernel's 200 ms re-send timer"
+        0.5,
+        "R2CCL_BULK_SILENCE",
+        "s",
+        "as silence, for bulk alone under green beats: above the kernel's 200 ms re-send timer",
     )
     dial_timeout_s: float = setting(1.0, "R2CCL_DIAL_TIMEOUT", "s", "a connection not made by then is tried again")
     redial_s: float = setting(0.2, "R2CCL_REDIAL", "s", "between attempts to make a lost connection anew")
@@ -77,6 +95,12 @@ class Settings:
     waiting_max: int = setting(4096, "R2CCL_WAITING_MAX", "operations", "wait; one more is a UsageError")
     checksum: str = setting("auto", "R2CCL_CHECKSUM", "", "on, off, or auto: on between nodes, off within one")
     debug: str = setting("WARN", "R2CCL_DEBUG", "", "log level: WARN, INFO or TRACE")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and not value >= 0:  # of NaN, too
+                raise ConfigurationError(f"{field.metadata['variable']}={value} must not be negative")
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some settings changed. Raises :class:`ConfigurationError` for a name that does not exist."""
@@ -95,7 +119,9 @@ def _did_you_mean(name: str, known: set[str]) -> str:
 def _parse(text: str, default: Any, variable: str) -> Any:
     try:
         if isinstance(default, bool):
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}[text.lower()]
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}[
+                text.lower()
+            ]
         if isinstance(default, int):
             return int(text)
         if isinstance(default, float):
@@ -128,11 +154,16 @@ def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, l
 def job_secret(settings: Settings) -> bytes:
     """The job's secret: from the argument or variable, else from the file, else empty."""
     if settings.secret:
-        return settings.secret.encode()
+        return settings.secret.encode(errors="surrogateescape")
     if settings.secret_file:
         try:
             with open(settings.secret_file, "rb") as file:
-                return file.read().strip()
+                secret = file.read().strip()
         except OSError as missing:
-            raise ConfigurationError(f"R2CCL_SECRET_FILE={settings.secret_file!r} cannot be read: {missing}") from missing
+            raise ConfigurationError(
+                f"R2CCL_SECRET_FILE={settings.secret_file!r} cannot be read: {missing}"
+            ) from missing
+        if not secret:
+            raise ConfigurationError(f"R2CCL_SECRET_FILE={settings.secret_file!r} is empty")
+        return secret
     return b""

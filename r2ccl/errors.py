@@ -67,7 +67,9 @@ class PeerLost(NetworkError):
         self.ranks = tuple(ranks)
         self.cause = cause
         self.verdict = verdict
-        super().__init__(f"lost rank(s) {', '.join(map(str, self.ranks))}: {cause}" + (f" ({verdict})" if verdict else ""))
+        super().__init__(
+            f"lost rank(s) {', '.join(map(str, self.ranks))}: {cause}" + (f" ({verdict})" if verdict else "")
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.ranks, self.cause, self.verdict)

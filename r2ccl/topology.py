@@ -67,13 +67,20 @@ def pack_member(member: Member) -> bytes:
 def unpack_member(packed: bytes) -> Member:
     """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member."""
     try:
-        rank, incarnation, node, nics = msgpack.unpackb(packed, max_buffer_size=1 << 20)
+        rank, incarnation, node, nics = msgpack.unpackb(packed)
         return Member(
             int(rank),
             int(incarnation),
             str(node),
             tuple(
-                Nic(int(index), str(name), Endpoint(str(family), str(host), int(port)), int(speed), int(mtu), bool(spare))
+                Nic(
+                    int(index),
+                    str(name),
+                    Endpoint(str(family), str(host), int(port)),
+                    int(speed),
+                    int(mtu),
+                    bool(spare),
+                )
                 for index, name, family, host, port, speed, mtu, spare in nics
             ),
         )

@@ -10,7 +10,7 @@ Acknowledgements ride in the header of chunks going the other way (``acknowledge
     offset  0  magic u16 · kind u8 · flags u8 · payload_bytes u32
             8  communicator u64 · operation u64
            24  step u32 · source u32 · target u32 · chunk u32 · fingerprint u32
-           44  acknowledged u64 (operations completed + 1; 0: says nothing) · checksum u64 · check u32
+           44  acknowledged u64 (all operations below it; 0 says nothing) · checksum u64 · check u32
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 import xxhash
+
+T = TypeVar("T")
 
 WIRE_VERSION = 1
 MAGIC = 0x52C2
@@ -53,6 +55,10 @@ class Kind(enum.IntEnum):
     GOODBYE = 10
     REPEAT = 11
     FENCED = 12
+
+
+#: Versions of the wire do not mix (the handshake refuses that), so a kind that we do not know is no newer one.
+_KIND_LAST = max(Kind).value
 
 
 class Flag(enum.IntFlag):
@@ -118,10 +124,15 @@ def pack_header(
 
 def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
     """Parse and check the header at ``offset``. Raises :class:`BadFrame`; allocates nothing by a length it read."""
-    header = Header._make(_LAYOUT.unpack_from(buffer, offset))
+    try:
+        header = Header._make(_LAYOUT.unpack_from(buffer, offset))
+    except struct.error as short:
+        raise BadFrame(f"no whole header: {short}") from short
     checked = memoryview(buffer)[offset : offset + HEADER_BYTES - _CHECK.size]
     if header.check != xxhash.xxh3_64_intdigest(checked) & 0xFFFFFFFF or header.magic != MAGIC:
         raise BadFrame("a header fails its check")
+    if not 0 < header.kind <= _KIND_LAST:
+        raise BadFrame(f"no kind of frame has the number {header.kind}")
     if header.payload_bytes > (CHUNK_BYTES_MAX if header.kind == Kind.CHUNK else CONTROL_BYTES_MAX):
         raise BadFrame(f"a payload of {header.payload_bytes} bytes is over the limit")
     return header
@@ -140,10 +151,12 @@ def pack_control(kind: Kind, source: int, target: int, body: Sequence[Any]) -> t
 
 def unpack_body(body: bytes | memoryview) -> list[Any]:
     """A control body as a list. Raises :class:`BadFrame`."""
+    if len(body) > CONTROL_BYTES_MAX:
+        raise BadFrame(f"a control body of {len(body)} bytes is over the limit")
     try:
-        unpacked = msgpack.unpackb(body, max_buffer_size=CONTROL_BYTES_MAX, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as bad:
-        raise BadFrame(f"a control body is no msgpack: {bad}") from bad
+        unpacked = msgpack.unpackb(body, strict_map_key=False)
+    except (TypeError, ValueError, msgpack.UnpackException) as bad:
+        raise BadFrame(f"a control body is no msgpack: {type(bad).__name__}: {bad}") from bad
     if not isinstance(unpacked, list):
         raise BadFrame("a control body is no list")
     return unpacked
@@ -240,12 +253,30 @@ def _read(body: list[Any], make: Any) -> Any:
         raise BadFrame(f"a control body does not fit its kind: {bad}") from bad
 
 
+# Values are checked, never converted: bytes(10**12) would allocate what a stranger asked for.
+
+
+def _number(value: Any, bits: int = 64) -> int:
+    if type(value) is not int or value < 0 or value >> bits:
+        raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
+    return value
+
+
+def _of(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
+
+
 def read_ack(body: list[Any]) -> Ack:
     """Raises :class:`BadFrame`."""
 
-    def make(communicator: int, completed: int, transfers: list[list[Any]]) -> Ack:
-        parsed = tuple(OpenTransfer(int(o), int(s), int(b), bytes(bits)) for o, s, b, bits in transfers)
-        return Ack(int(communicator), int(completed), parsed)
+    def make(communicator: Any, completed: Any, transfers: Any) -> Ack:
+        parsed = tuple(
+            OpenTransfer(_number(operation), _number(step, 32), _number(base, 32), _of(bytes, bits))
+            for operation, step, base, bits in _of(list, transfers)
+        )
+        return Ack(_number(communicator), _number(completed), parsed)
 
     return _read(body, make)  # type: ignore[no-any-return]
 
@@ -253,18 +284,23 @@ def read_ack(body: list[Any]) -> Ack:
 def read_entered(body: list[Any]) -> Entered:
     """Raises :class:`BadFrame`."""
 
-    def make(c: int, o: int, f: int, call: str, finished: bool, landings: list[list[int]]) -> Entered:
-        places = tuple(Landing(int(s), int(r), int(off), int(n)) for s, r, off, n in landings)
-        return Entered(int(c), int(o), int(f), str(call), bool(finished), places)
+    def make(communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any) -> Entered:
+        places = tuple(
+            Landing(_number(step, 32), _number(region), _number(offset), _number(length))
+            for step, region, offset, length in _of(list, landings)
+        )
+        names = _number(communicator), _number(operation), _number(fingerprint, 32)
+        return Entered(*names, _of(str, call), _of(bool, finished), places)
 
     return _read(body, make)  # type: ignore[no-any-return]
 
 
 def read_abort(body: list[Any]) -> Abort:
-    """Raises :class:`BadFrame`."""
+    """Raises :class:`BadFrame`. What ``details`` hold is checked by who understands the cause."""
 
-    def make(c: int, o: int, cause: str, text: str, details: list[Any]) -> Abort:
-        return Abort(int(c), int(o), str(cause), str(text), tuple(details))
+    def make(communicator: Any, operation: Any, cause: Any, text: Any, details: Any) -> Abort:
+        told = _of(str, cause), _of(str, text), tuple(_of(list, details))
+        return Abort(_number(communicator), _number(operation), *told)
 
     return _read(body, make)  # type: ignore[no-any-return]
 
@@ -272,9 +308,12 @@ def read_abort(body: list[Any]) -> Abort:
 def read_notice(body: list[Any]) -> Notice:
     """Raises :class:`BadFrame`."""
 
-    def make(v: int, nics: list[int], links: list[list[int]], moved: list[list[Any]]) -> Notice:
-        down = tuple((int(a), int(b), int(i)) for a, b, i in links)
-        where = tuple((int(i), str(f), str(h), int(p)) for i, f, h, p in moved)
-        return Notice(int(v), tuple(int(n) for n in nics), down, where)
+    def make(version: Any, nics: Any, links: Any, moved: Any) -> Notice:
+        down = tuple((_number(a, 32), _number(b, 32), _number(incident)) for a, b, incident in _of(list, links))
+        where = tuple(
+            (_number(nic, 32), _of(str, family), _of(str, host), _number(port, 16))
+            for nic, family, host, port in _of(list, moved)
+        )
+        return Notice(_number(version), tuple(_number(nic, 32) for nic in _of(list, nics)), down, where)
 
     return _read(body, make)  # type: ignore[no-any-return]

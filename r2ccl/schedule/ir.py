@@ -1,7 +1,7 @@
 """Collectives as data: who sends which segment to whom, in which step, after what. Knows no NIC, no byte, no time.
 
 A *program* is one rank's part. It is a list of sends and a list of receives over one buffer of ``count`` elements. All
-positions are in elements. A transfer's name is (step, source, target), so no two transfers of a schedule share all three.
+positions are in elements. A transfer's name is (step, source, target); no two transfers of a schedule share all three.
 
 Order comes only from ``after``: a send or receive waits for the receives it lists (indices into the same program's
 ``receives``). If a listed receive covers exactly the same segment, the wait is chunk by chunk, which is what makes

@@ -25,6 +25,8 @@ class Purpose(enum.IntEnum):
 
     CONTROL = 1
     BULK = 2
+    #: Made only to see whether somebody is there, and ended at once.
+    PROBE = 4
 
 
 class Loss(enum.Enum):

@@ -1,0 +1,73 @@
+# One verb per thing one does here; CI uses the same ones.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+SEEDS  ?= 200
+# More for pytest, as in: make test ARGS="-k wire"
+ARGS   ?=
+# The first Python of 3.11 or later that can make a virtual environment. Override: make PYTHON=/path/to/python test
+FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done
+PYTHON ?= $(shell $(FIND_PYTHON))
+APT_LINE := apt-get install git make python3-venv
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format sim bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo            set up, then watch all-reduces survive the loss of a NIC"
+	@echo "make test            set up, then run all tests (ARGS=... goes to pytest)"
+	@echo "make check           lint, formatting, types, architecture"
+	@echo "make sim SEEDS=200   that many simulated worlds with faults"
+	@echo "make bench           all-reduce beside gloo (ARGS=... goes to the benchmark; needs torch)"
+	@echo "make setup | format | clean"
+
+# Stamps: what is installed is installed again only when pyproject.toml changes.
+RUNTIME := $(VENV)/.runtime-installed
+DEV     := $(VENV)/.dev-installed
+
+setup: $(DEV)
+
+$(BIN)/pip:
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "Python 3.11 or later with its venv module is missing. On Debian or Ubuntu:"; \
+		echo "    $(APT_LINE)"; \
+		echo "or name one: make PYTHON=/path/to/python3"; \
+		exit 1; \
+	fi
+	"$(PYTHON)" -m venv $(VENV)
+
+$(RUNTIME): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(RUNTIME) $@
+
+demo: $(RUNTIME)
+	$(BIN)/r2ccl demo $(ARGS)
+
+test: $(DEV)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: $(DEV)
+	$(BIN)/python -m r2ccl.sim.swarm --seeds $(SEEDS)
+
+bench: $(RUNTIME)
+	$(BIN)/python benchmarks/all_reduce_beside_gloo.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find r2ccl tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,315 @@
+"""The arrivals desk: where each chunk's bytes go, and what happens when they are there.
+
+For every chunk whose header was read it asks the ledger, and picks the memory: the user's buffer if the chunk is the first of
+its name and is to be copied there; a scratch piece if it is to be reduced, must wait its turn, or is a twin; parked memory if
+the operation has not been called here yet; nothing at all if it is a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.operation import Operation, Scratch, ScratchPool
+from r2ccl.actors.shared import Shared
+from r2ccl.protocol.ledger import Ledger, Offer
+from r2ccl.protocol.wire import CHUNK_BYTES_MAX, BadFrame, Flag, Header, Kind
+from r2ccl.transport.interface import Connection
+
+#: Scratch pieces kept for reuse.
+SCRATCH_KEEP = 16
+#: An operation number further ahead than this is no number of a peer that keeps the rules.
+AHEAD_MAX = 1 << 16
+
+
+#: Makes a connection discard what it still receives.
+Displace = Callable[[Any], None]
+
+
+class Landing:
+    """A chunk that is being received in place: on loan to one connection."""
+
+    __slots__ = ("inbox", "operation", "receive", "scratch")
+
+    def __init__(self, inbox: Inbox | None, operation: Operation | None, receive: int, scratch: Scratch | None) -> None:
+        #: None: the bytes are to be thrown away.
+        self.inbox = inbox
+        #: None: not called here yet, the bytes are parked.
+        self.operation = operation
+        self.receive = receive
+        #: None: the destination is the user's buffer.
+        self.scratch = scratch
+
+
+class Coordinator(Protocol):
+    """Who decides what arrived pieces mean."""
+
+    def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None: ...
+    def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None: ...
+    def calls_differ(self, header: Header) -> None: ...
+    def peer_reached(self, peer: int, operation: int) -> None: ...
+    def flush_acks(self) -> None: ...
+
+
+class Inbox:
+    """One communicator's incoming chunks."""
+
+    def __init__(self, communicator: int, shared: Shared, courier: Courier, coordinator: Coordinator, pool: ScratchPool) -> None:
+        self.communicator = communicator
+        self.ledger = Ledger()
+        self.pool = pool
+        #: Operations that run: machine started, receives known.
+        self.running: dict[int, Operation] = {}
+        #: Chunks of operations not called yet: within the senders' credit.
+        self.parked: dict[int, list[tuple[Header, bytes | bytearray]]] = {}
+        #: Peers that wait for an acknowledgement now, and those that can wait a little.
+        self.acks_wanted: set[int] = set()
+        self.acks_owed: set[int] = set()
+        self.failed_from: int | None = None
+        self.coordinator = coordinator
+        self._shared = shared
+        self._courier = courier
+
+    def note(self, header: Header) -> None:
+        """What every chunk's header tells besides: how far its sender is, and what it has of ours."""
+        source, operation = header.source, header.operation
+        if operation > self.ledger.completed + AHEAD_MAX:
+            raise BadFrame(f"operation {operation} is too far ahead")
+        if header.acknowledged:
+            self._courier.completed_by(source, self.communicator, header.acknowledged)
+        self.coordinator.peer_reached(source, operation)
+
+    def place(self, connection: Connection, header: Header) -> Landing:
+        """Decide where a chunk goes that is received in place."""
+        offer = self.ledger.offer(header.operation, header.step, header.source, header.chunk, connection)
+        if offer is Offer.DUPLICATE:
+            self._duplicate(connection, header)
+            return Landing(None, None, 0, None)
+        operation = self.running.get(header.operation)
+        if operation is None:
+            return Landing(self, None, 0, self.pool.take(header.payload_bytes))
+        receive = self.fit(operation, header)
+        if receive < 0:
+            self.ledger.forsake(header.operation, header.step, header.source, header.chunk, connection)
+            return Landing(None, None, 0, None)
+        assert operation.machine is not None
+        copied = not operation.planned.waits.program.receives[receive].reduce
+        in_place = copied and offer is Offer.FIRST and operation.machine.may_apply(receive, header.chunk)
+        return Landing(self, operation, receive, None if in_place else self.pool.take(header.payload_bytes))
+
+    def fit(self, operation: Operation, header: Header) -> int:
+        """The receive that the chunk belongs to; -1: the sender called something else, and the coordinator knows."""
+        planned = operation.planned
+        if header.fingerprint != planned.fingerprint:
+            self.coordinator.calls_differ(header)
+            return -1
+        receive = planned.waits.receive_index.get((header.step, header.source), -1)
+        if receive < 0 or header.chunk >= planned.waits.receive_chunks[receive]:
+            raise BadFrame(f"operation {header.operation} has no chunk {header.chunk} of step {header.step} from {header.source}")
+        program = planned.waits.program.receives[receive]
+        first, last = planned.waits.chunk_range(program.start, program.stop, header.chunk)
+        if (last - first) * operation.buffer.item_bytes != header.payload_bytes:
+            raise BadFrame(f"a chunk of {header.payload_bytes} bytes where {last - first} elements are due")
+        return receive
+
+    def memory(self, landing: Landing, header: Header) -> memoryview:
+        """The bytes that a landing stands for."""
+        if landing.scratch is not None:
+            return landing.scratch.view[: header.payload_bytes]
+        assert landing.operation is not None
+        waits = landing.operation.planned.waits
+        receive = waits.program.receives[landing.receive]
+        first, last = waits.chunk_range(receive.start, receive.stop, header.chunk)
+        item = landing.operation.buffer.item_bytes
+        return landing.operation.buffer.bytes[first * item : last * item]
+
+    def landed(self, connection: Connection, landing: Landing, header: Header, displace: Displace) -> None:
+        """The bytes are there. A slower writer of the same chunk is displaced before anybody touches the destination."""
+        counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
+        self._owe(header)
+        if not counts:
+            if landing.scratch is not None:
+                self.pool.give(landing.scratch)
+            self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
+            return
+        if owner is not None and owner is not connection:
+            displace(owner)
+        operation = landing.operation
+        if operation is None:
+            # It may have been called while the chunk was on its way in.
+            operation = self.running.get(header.operation)
+            if operation is None:
+                self._park(header, landing.scratch)
+                return
+            landing.receive = self.fit(operation, header)
+        if landing.receive >= 0:
+            self.coordinator.piece_arrived(operation, landing.receive, header.chunk, landing.scratch)
+        elif landing.scratch is not None:
+            self.pool.give(landing.scratch)
+
+    def whole(self, connection: Connection, header: Header, payload: memoryview, displace: Displace) -> None:
+        """A small chunk, all of it. As :meth:`landed`."""
+        counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
+        self._owe(header)
+        if not counts:
+            self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
+            return
+        if owner is not None:
+            displace(owner)
+        operation = self.running.get(header.operation)
+        if operation is None:
+            self._keep(header, bytes(payload))
+        else:
+            receive = self.fit(operation, header)
+            if receive >= 0:
+                self.coordinator.whole_arrived(operation, receive, header.chunk, payload)
+
+    def unpark(self, operation: Operation) -> None:
+        """The operation runs from now on: apply what came before."""
+        for header, payload in self.parked.pop(operation.number, ()):
+            self._shared.counters.parked_bytes -= len(payload)
+            receive = self.fit(operation, header)
+            if receive >= 0:
+                self.coordinator.whole_arrived(operation, receive, header.chunk, memoryview(payload))
+
+    def forget(self, operation: int) -> None:
+        """Operations from this one on failed: keep nothing of theirs."""
+        self.failed_from = operation if self.failed_from is None else min(operation, self.failed_from)
+        for number in [number for number in self.parked if number >= operation]:
+            self._shared.counters.parked_bytes -= sum(len(payload) for _, payload in self.parked.pop(number))
+
+    def _park(self, header: Header, scratch: Scratch | None) -> None:
+        assert scratch is not None
+        self._keep(header, bytes(scratch.view[: header.payload_bytes]))
+        self.pool.give(scratch)
+
+    def _keep(self, header: Header, payload: bytes) -> None:
+        if self.failed_from is not None and header.operation >= self.failed_from:
+            return
+        self.parked.setdefault(header.operation, []).append((header, payload))
+        self._shared.counters.parked_bytes += len(payload)
+
+    def _owe(self, header: Header) -> None:
+        (self.acks_wanted if header.flags & Flag.ACK_WANTED else self.acks_owed).add(header.source)
+
+    def _duplicate(self, connection: Connection, header: Header) -> None:
+        self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
+        self._owe(header)
+
+
+class ArrivalsDesk:
+    """All communicators' incoming chunks. What ports call; see transport.interface.Receiver."""
+
+    def __init__(self, shared: Shared, courier: Courier) -> None:
+        self._shared = shared
+        self._courier = courier
+        self._inboxes: dict[int, Inbox] = {}
+        #: Connection -> the chunk it is receiving in place.
+        self._landings: dict[Connection, Landing] = {}
+        self._headers: dict[Connection, Header] = {}
+        #: Chunks of communicators that this rank has not made yet; within the senders' credit.
+        self._strangers: dict[int, list[tuple[Connection, Header, bytes]]] = {}
+        self._trash = memoryview(np.empty(CHUNK_BYTES_MAX, np.uint8))
+
+    def add(self, inbox: Inbox) -> None:
+        """A communicator exists here from now on."""
+        self._inboxes[inbox.communicator] = inbox
+        for connection, header, payload in self._strangers.pop(inbox.communicator, ()):
+            self.chunk(connection, header, memoryview(payload))
+
+    def destination(self, connection: Connection, header: Header) -> memoryview:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        inbox = self._inboxes.get(header.communicator)
+        self._verify(connection, header)
+        if inbox is None:
+            landing = Landing(None, None, 0, Scratch(header.payload_bytes))
+        else:
+            inbox.note(header)
+            landing = inbox.place(connection, header)
+        self._landings[connection] = landing
+        self._headers[connection] = header
+        if landing.inbox is None:
+            return self._trash[: header.payload_bytes] if landing.scratch is None else landing.scratch.view
+        return landing.inbox.memory(landing, header)
+
+    def landed(self, connection: Connection, header: Header) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        landing = self._landings.pop(connection)
+        del self._headers[connection]
+        self._count(connection, header)
+        if landing.inbox is not None:
+            landing.inbox.landed(connection, landing, header, self._displace)
+        elif landing.scratch is not None:
+            self.chunk(connection, header, landing.scratch.view)
+
+    def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        self._verify(connection, header)
+        inbox = self._inboxes.get(header.communicator)
+        if inbox is None:
+            self._strangers.setdefault(header.communicator, []).append((connection, header, bytes(payload)))
+            return
+        inbox.note(header)
+        self._count(connection, header)
+        inbox.whole(connection, header, payload, self._displace)
+
+    def spoiled(self, connection: Connection, header: Header) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`. The chunk is asked for again."""
+        self._let_go(connection)
+        self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
+        name = [header.communicator, header.operation, header.step, header.chunk]
+        self._courier.tell(header.source, Kind.REPEAT, name)
+
+    def connection_over(self, connection: Connection) -> None:
+        """The connection writes no more: what it was receiving is anybody's again."""
+        self._let_go(connection)
+
+    def batch_ended(self, connection: Connection) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        for inbox in self._inboxes.values():
+            if inbox.acks_wanted or inbox.acks_owed:
+                inbox.coordinator.flush_acks()
+
+    def withdraw(self, communicator: int, operation: int) -> None:
+        """Operations from this one on failed: no path may write to their memory any more (decision 7)."""
+        for connection, landing in list(self._landings.items()):
+            header = self._headers[connection]
+            if header.communicator == communicator and header.operation >= operation:
+                self._let_go(connection)
+                connection.discard_incoming()
+
+    def _displace(self, connection: Any) -> None:
+        """A twin was faster: the first writer discards, before anybody else touches the destination."""
+        if connection in self._landings:
+            connection.discard_incoming()
+            self._release(self._landings.pop(connection))
+            del self._headers[connection]
+
+    def _let_go(self, connection: Connection) -> None:
+        landing = self._landings.pop(connection, None)
+        if landing is None:
+            return
+        header = self._headers.pop(connection)
+        if landing.inbox is not None:
+            name = (header.operation, header.step, header.source, header.chunk)
+            landing.inbox.ledger.forsake(*name, connection)
+        self._release(landing)
+
+    def _release(self, landing: Landing) -> None:
+        if landing.scratch is not None and landing.inbox is not None:
+            landing.inbox.pool.give(landing.scratch)
+
+    def _count(self, connection: Connection, header: Header) -> None:
+        counters = self._shared.counters
+        link = counters.link(connection.local_nic, header.source)
+        link.received_bytes += header.payload_bytes
+        link.received_chunks += 1
+        if counters.arrivals is not None:
+            counters.arrivals.append((self._shared.clock.now(), connection.local_nic, header.payload_bytes))
+
+    def _verify(self, connection: Connection, header: Header) -> None:
+        if header.source != connection.peer or header.target != self._shared.rank:
+            raise BadFrame(f"a chunk from {header.source} to {header.target} on a connection of rank {connection.peer}")

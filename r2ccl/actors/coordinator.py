@@ -1,0 +1,279 @@
+"""Runs one communicator's operations: numbers them, starts them, moves their chunks, ends them.
+
+A call takes its number at once. Up to a bound operations run, more wait as references. The machine of each operation says
+what may move; this actor moves it. How an operation fails is in :mod:`r2ccl.actors.failing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import numpy as np
+
+from r2ccl.actors.actor import Actor, Mailbox
+from r2ccl.actors.arrivals import ArrivalsDesk, Inbox
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.failing import Failing
+from r2ccl.actors.messages import (
+    AbortAcknowledged,
+    AbortHeard,
+    CoordinatorMessage,
+    EnteredHeard,
+    GoodbyeHeard,
+    PeerGone,
+)
+from r2ccl.actors.operation import Operation, Planned, Scratch, ScratchPool
+from r2ccl.actors.shared import Shared
+from r2ccl.actors.work import Work
+from r2ccl.buffers import Buffer
+from r2ccl.errors import UsageError
+from r2ccl.protocol.collective import CollectiveMachine, Piece
+from r2ccl.protocol.lanes import Parcel
+from r2ccl.protocol.wire import Ack, Entered, Flag, Header, Kind
+
+#: Acknowledgements that nobody waits for ride in the next chunk's header, or go out after this long.
+ACK_DELAY_S = 0.002
+
+
+class Coordinator(Actor):
+    """One per communicator and rank."""
+
+    def __init__(
+        self,
+        communicator: int,
+        shared: Shared,
+        mailbox: Mailbox,
+        courier: Courier,
+        desk: ArrivalsDesk,
+        pool: ScratchPool,
+        own_stall_s: Callable[[], float],
+        surrender: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(f"coordinator-{communicator:x}", shared.loop, mailbox)
+        self.communicator = communicator
+        self.shared = shared
+        self.courier = courier
+        self.inbox = Inbox(communicator, shared, courier, self, pool)
+        self.ledger = self.inbox.ledger
+        self.running = self.inbox.running
+        #: Called and numbered, not started: references only.
+        self.waiting: deque[Operation] = deque()
+        self.next_operation = 0
+        self.failing = Failing(self, desk, own_stall_s, surrender)
+        self.own_stall_s = own_stall_s
+        self._pool = pool
+        self._ack_timer_armed = False
+        self._idle: asyncio.Future[None] | None = None
+        #: Number that each peer was last told.
+        self._told = dict.fromkeys(shared.peers, 0)
+        courier.ledgers[communicator] = self.ledger
+        courier.resyncs.append(self.resync)
+        desk.add(self.inbox)
+
+    # Calls.
+
+    def submit(self, planned: Planned, buffer: Buffer, result: Any, timeout_s: float) -> Work:
+        """Number the call, and start it if there is room. Raises before anything is numbered."""
+        self.failing.refuse_if_failed()
+        settings = self.shared.settings
+        if len(self.waiting) >= settings.waiting_max:
+            raise UsageError(
+                f"{len(self.running)} operations run and {len(self.waiting)} wait: await some of them before calling more"
+            )
+        work = Work(self._loop, self.next_operation, planned.call, result)
+        now = self.shared.clock.now()
+        operation = Operation(self.next_operation, planned, buffer, work, timeout_s, self, now)
+        self.next_operation += 1
+        if len(self.running) < settings.running_max and not self.waiting:
+            self._start(operation)
+        else:
+            self.waiting.append(operation)
+        return work
+
+    def _start(self, operation: Operation) -> None:
+        machine = operation.machine = CollectiveMachine(operation.planned.waits)
+        operation.stalled_s = self.own_stall_s()
+        self.running[operation.number] = operation
+        self.failing.watch(operation)
+        for peer in operation.planned.bulky_sources:
+            self.announce(operation, peer)
+        for piece in machine.start():
+            self._send(operation, piece)
+        if operation.number in self.inbox.parked:
+            self.inbox.unpark(operation)
+        self._end_if_complete(operation)
+
+    def announce(self, operation: Operation, peer: int, finished: bool = False) -> None:
+        """Tell a peer that we have entered."""
+        planned = operation.planned
+        entered = Entered(self.communicator, operation.number, planned.fingerprint, planned.call, finished)
+        self.courier.tell(peer, Kind.ENTERED, entered.body())
+
+    async def idle(self, timeout_s: float) -> None:
+        """Wait until nothing runs or waits, at most ``timeout_s``."""
+        if self.running or self.waiting:
+            self._idle = self._loop.create_future()
+            await asyncio.wait([self._idle], timeout=timeout_s)
+
+    # Chunks.
+
+    def _send(self, operation: Operation, piece: Piece) -> None:
+        index, chunk = piece
+        planned, buffer = operation.planned, operation.buffer
+        waits = planned.waits
+        send = waits.program.sends[index]
+        first, last = waits.chunk_range(send.start, send.stop, chunk)
+        item = buffer.item_bytes
+        view = buffer.bytes[first * item : last * item]
+        small = (send.stop - send.start) * item <= self.shared.settings.eager_bytes
+        copied = waits.program.sends_from_copies or (small and send.needs_ack)
+        parcel = Parcel(
+            self.communicator, operation.number, send.step, send.target, chunk, planned.fingerprint,
+            bytes(view) if copied else view, 0 if small else Flag.ACK_WANTED, None if copied else operation, index,
+        )  # fmt: skip
+        self.courier.submit(parcel)
+        if copied:
+            assert operation.machine is not None
+            operation.machine.settled(index)
+
+    def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
+        """A chunk is there: in a scratch piece, or (None) in place."""
+        machine = operation.machine
+        assert machine is not None
+        if not machine.arrived(receive, chunk):
+            assert scratch is not None, "a chunk that must wait is never received in place"
+            operation.held[receive, chunk] = scratch
+            return
+        if scratch is not None:
+            self._apply(operation, receive, chunk, scratch.array)
+            self._pool.give(scratch)
+        self._applied(operation, receive, chunk)
+
+    def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:
+        """A chunk is there, in memory that is not ours."""
+        machine = operation.machine
+        assert machine is not None
+        if not machine.arrived(receive, chunk):
+            scratch = self._pool.take(len(payload))
+            scratch.view[: len(payload)] = payload
+            operation.held[receive, chunk] = scratch
+            return
+        if len(payload):
+            self._apply(operation, receive, chunk, np.frombuffer(payload, np.uint8))
+        self._applied(operation, receive, chunk)
+
+    def _apply(self, operation: Operation, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
+        """Copy or reduce a chunk's bytes into the buffer."""
+        planned, buffer = operation.planned, operation.buffer
+        program = planned.waits.program.receives[receive]
+        first, last = planned.waits.chunk_range(program.start, program.stop, chunk)
+        item = buffer.item_bytes
+        if program.reduce:
+            assert planned.reduce is not None
+            destination = buffer.array[first:last]
+            received = data[: (last - first) * item].view(buffer.array.dtype)
+            planned.reduce(destination, received, program.received_first)
+        else:
+            buffer.bytes[first * item : last * item] = memoryview(data)[: (last - first) * item]
+
+    def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
+        machine = operation.machine
+        assert machine is not None
+        sends, held = machine.applied(receive, chunk)
+        for piece in sends:
+            self._send(operation, piece)
+        for released in held:
+            self.piece_arrived(operation, *released, operation.held.pop(released))
+        if machine.chunks_left == 0:
+            self.ledger.finish(operation.number)
+            self._end_if_complete(operation)
+
+    def parcel_settled(self, operation: Operation, parcel: Parcel) -> None:
+        """The target has a chunk of ours."""
+        machine = operation.machine
+        assert machine is not None
+        machine.settled(parcel.send)
+        self._end_if_complete(operation)
+
+    def _end_if_complete(self, operation: Operation) -> None:
+        machine = operation.machine
+        if machine is None or not machine.is_complete or operation.number not in self.running:
+            return
+        del self.running[operation.number]
+        self.ledger.finish(operation.number)
+        self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
+        self.failing.ended(operation)
+        operation.work.finish(None)
+        while self.waiting and len(self.running) < self.shared.settings.running_max:
+            self._start(self.waiting.popleft())
+        self.tell_if_idle()
+
+    def tell_if_idle(self) -> None:
+        """Wake who waits for the end of all operations."""
+        if self._idle is not None and not self.running and not self.waiting and not self._idle.done():
+            self._idle.set_result(None)
+
+    # Acknowledgements.
+
+    def flush_acks(self) -> None:
+        """A batch of chunks was dealt with: acknowledge those that somebody waits for, the others soon."""
+        inbox = self.inbox
+        if inbox.acks_wanted:
+            for peer in inbox.acks_wanted:
+                self._acknowledge(peer)
+            inbox.acks_owed -= inbox.acks_wanted
+            inbox.acks_wanted.clear()
+        if inbox.acks_owed and not self._ack_timer_armed:
+            self._ack_timer_armed = True
+            self._loop.call_later(ACK_DELAY_S, self._late_acks)
+
+    def _late_acks(self) -> None:
+        self._ack_timer_armed = False
+        if not self.is_running:
+            return
+        for peer in self.inbox.acks_owed:
+            self._acknowledge(peer)
+        self.inbox.acks_owed.clear()
+
+    def _acknowledge(self, peer: int) -> None:
+        ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge(peer))
+        self.courier.tell(peer, Kind.ACK, ack.body())
+
+    def resync(self, peer: int) -> None:
+        """A path to the peer changed: say again what it may have missed."""
+        ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge_all(peer))
+        self.courier.tell(peer, Kind.ACK, ack.body())
+        for operation in self.running.values():
+            if peer in operation.planned.bulky_sources:
+                self.announce(operation, peer)
+        self.failing.resync(peer)
+
+    # What is heard.
+
+    def handle(self, message: CoordinatorMessage) -> None:
+        """See the messages."""
+        match message:
+            case EnteredHeard():
+                self.courier.peer_entered(message.peer, self.communicator, message.entered.operation)
+                self.failing.entered_heard(message.peer, message.entered)
+            case AbortHeard():
+                self.failing.abort_heard(message.peer, message.abort)
+            case AbortAcknowledged():
+                self.failing.abort_acknowledged(message.peer)
+            case PeerGone():
+                self.failing.peer_gone(message)
+            case GoodbyeHeard():
+                self.failing.goodbye_heard(message)
+            case _:
+                assert_never(message)
+
+    def peer_reached(self, peer: int, operation: int) -> None:
+        """A chunk shows how far its sender is."""
+        self.courier.peer_entered(peer, self.communicator, operation)
+
+    def calls_differ(self, header: Header) -> None:
+        """A chunk's fingerprint is not that of our call under the same number."""
+        self.failing.calls_differ(header.operation)

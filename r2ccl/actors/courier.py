@@ -1,0 +1,220 @@
+"""Carries everything to peers: chunks by the lane that will be done first, control frames by any live path.
+
+Control is state, not events: what was said on a path that then died is said again, whole, on the next (``resync``).
+So no control frame needs a sequence number or a retry of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from r2ccl.actors.links import Link, Port
+from r2ccl.actors.shared import Shared
+from r2ccl.protocol.lanes import Lane, Parcel, pick_lane
+from r2ccl.protocol.ledger import Ledger
+from r2ccl.protocol.nic_session import LinkState
+from r2ccl.protocol.outbox import Outbox
+from r2ccl.protocol.wire import Ack, Flag, Kind, Notice, checksum, pack_control, pack_header
+from r2ccl.topology import Member
+
+
+class ParcelOwner(Protocol):
+    """An operation that wants to know when its chunk is acknowledged."""
+
+    def parcel_settled(self, parcel: Parcel) -> None: ...
+
+
+class Courier:
+    """One per rank. Owns the outboxes and lanes; transport actors decide which link a lane is bound to."""
+
+    def __init__(self, shared: Shared, ports: list[Port]) -> None:
+        self._shared = shared
+        self._ports = ports
+        self._clock = shared.clock
+        #: communicator -> its ledger, for the acknowledgement that rides in every header.
+        self.ledgers: dict[int, Ledger] = {}
+        self.outboxes = {peer: Outbox(peer, shared.settings.credit_bytes) for peer in shared.peers}
+        self.lanes: dict[int, list[Lane]] = {peer: [] for peer in shared.peers}
+        #: Chunks on lanes or waiting, over all peers: the health monitor looks closely while there are any.
+        self.unsettled = 0
+        #: Called when ``unsettled`` leaves zero.
+        self.on_busy: Callable[[], None] = lambda: None
+        #: What to say again to a peer after a path change, one function per communicator.
+        self.resyncs: list[Callable[[int], None]] = []
+        self._notice_version = 0
+
+    # Chunks.
+
+    def submit(self, parcel: Parcel) -> None:
+        """Send a chunk as soon as the peer's credit and a lane allow."""
+        if not self.unsettled:
+            self.on_busy()
+        self.unsettled += 1
+        outbox = self.outboxes[parcel.target]
+        if outbox.submit(parcel):
+            self._route(outbox, parcel)
+
+    def submit_all(self, outbox: Outbox, parcels: Iterable[Parcel]) -> None:
+        """Chunks that the peer's entering released."""
+        for parcel in parcels:
+            self._route(outbox, parcel)
+
+    def _route(self, outbox: Outbox, parcel: Parcel) -> None:
+        if not outbox.waiting:
+            lane = pick_lane(self.lanes[outbox.peer], len(parcel.payload))
+            if lane is not None:
+                self.put(lane, parcel)
+                return
+        outbox.waiting.append(parcel)
+
+    def pump(self, peer: int) -> None:
+        """A lane has room again, or is new: send what waits."""
+        waiting = self.outboxes[peer].waiting
+        lanes = self.lanes[peer]
+        while waiting:
+            if waiting[0].is_settled:
+                waiting.popleft()
+                continue
+            lane = pick_lane(lanes, len(waiting[0].payload))
+            if lane is None:
+                return
+            self.put(lane, waiting.popleft())
+
+    def put(self, lane: Lane, parcel: Parcel) -> None:
+        """Hand a chunk to the lane's link."""
+        lane.put(parcel, self._clock.now())
+        link: Link = lane.link
+        payload = parcel.payload
+        size = len(payload)
+        flags, digest = parcel.flags, 0
+        counters = link.counters
+        counters.sent_bytes += size
+        counters.sent_chunks += 1
+        if parcel.times_sent > 1:
+            flags |= Flag.RESENT
+            counters.resent_bytes += size
+            counters.resent_chunks += 1
+        if link.checks and size:
+            flags |= Flag.CHECKSUMMED
+            digest = checksum(payload)
+        header = pack_header(
+            Kind.CHUNK, flags, size, parcel.communicator, parcel.operation, parcel.step, self._shared.rank,
+            parcel.target, parcel.chunk, parcel.fingerprint, self.ledgers[parcel.communicator].completed, digest,
+        )  # fmt: skip
+        assert link.bulk is not None, "a lane is bound to links that are up only"
+        link.bulk.send(header, payload)
+
+    def take_back(self, lane: Lane) -> None:
+        """The lane's link is lost: its chunks go to the head of the peer's queue."""
+        self.outboxes[lane.peer].give_back(lane.take_back())
+
+    # What comes back.
+
+    def acknowledged(self, peer: int, ack: Ack) -> None:
+        """An acknowledgement arrived, on whatever path."""
+        self._settle(peer, self.outboxes[peer].acknowledged(ack))
+        if ack.completed:
+            self.peer_entered(peer, ack.communicator, ack.completed - 1)
+
+    def completed_by(self, peer: int, communicator: int, completed: int) -> None:
+        """The number that rides in every chunk's header."""
+        settled = self.outboxes[peer].completed(communicator, completed)
+        if settled:
+            self._settle(peer, settled)
+
+    def peer_entered(self, peer: int, communicator: int, operation: int) -> None:
+        """The peer is in the operation: it has a place for its chunks."""
+        outbox = self.outboxes[peer]
+        if outbox.entered_by_peer(communicator) <= operation:
+            self.submit_all(outbox, outbox.entered(communicator, operation))
+
+    def settle_operation(self, communicator: int, operation: int, targets: Iterable[int]) -> None:
+        """The operation ended well here: what it sent is known to have arrived, so its memory is needed no more."""
+        for peer in targets:
+            self._settle(peer, self.outboxes[peer].settle_operation(communicator, operation), tell=False)
+
+    def forget(self, communicator: int, operation: int) -> None:
+        """Operations from this one on failed: get their memory back from every path (decision 7)."""
+        for outbox in self.outboxes.values():
+            for parcel in outbox.forget(communicator, operation):
+                parcel.is_settled = True
+                self.unsettled -= 1
+                if parcel.lane is not None:
+                    parcel.lane.drop(parcel)
+
+    def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
+        now = self._clock.now()
+        count = 0
+        owners: list[tuple[Any, Parcel]] = []
+        for parcel in parcels:
+            count += 1
+            parcel.is_settled = True
+            if parcel.lane is not None:
+                parcel.lane.settle(parcel, now)
+            if tell and parcel.owner is not None:
+                owners.append((parcel.owner, parcel))
+        self.unsettled -= count
+        if count:
+            self.pump(peer)
+        for owner, parcel in owners:
+            owner.parcel_settled(parcel)
+
+    def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int) -> None:
+        """The peer got this chunk spoiled and asks for it again."""
+        parcel = self.outboxes[peer].find(communicator, operation, step, chunk)
+        if parcel is not None and parcel.lane is not None:
+            lane = parcel.lane
+            lane.drop(parcel)
+            self.put(lane, parcel)
+
+    # Control.
+
+    def tell(self, peer: int, kind: Kind, body: list[Any]) -> bool:
+        """A control frame, on the best path there is. False: there is none; a resync will say it."""
+        link = self.path(peer)
+        if link is None or link.control is None:
+            return False
+        link.control.send(*pack_control(kind, self._shared.rank, peer, body))
+        return True
+
+    def path(self, peer: int) -> Link | None:
+        """A link whose control connection stands: one in service, else one on probation."""
+        fallback: Link | None = None
+        for port in self._ports:
+            for link in port.links.values():
+                if link.id.peer != peer or link.control is None:
+                    continue
+                if link.session.state is LinkState.UP:
+                    return link
+                if link.session.state is LinkState.PROBATION:
+                    fallback = link
+        return fallback
+
+    def links_up(self, peer: int) -> list[Link]:
+        """All links to the peer that are in service."""
+        return [
+            link for port in self._ports for link in port.links.values() if link.id.peer == peer and link.is_up
+        ]
+
+    def notify(self, peer: int) -> None:
+        """Tell the peer which of our NICs and links to it are out of service, on any live path (decision 19)."""
+        self._notice_version += 1
+        down = tuple(port.nic.index for port in self._ports if not port.is_up)
+        links = tuple(
+            (link.id.local_nic, link.id.remote_nic, link.session.incident)
+            for port in self._ports
+            for link in port.links.values()
+            if link.id.peer == peer and link.session.state is LinkState.DOWN and link.session.incident
+        )
+        self.tell(peer, Kind.NOTICE, Notice(self._notice_version, down, links).body())
+
+    def resync(self, peer: int) -> None:
+        """Say again whatever the peer may have missed when a path was lost."""
+        self.notify(peer)
+        for say in self.resyncs:
+            say(peer)
+
+    def member(self, rank: int) -> Member:
+        """How a rank announced itself."""
+        return self._shared.members[rank]

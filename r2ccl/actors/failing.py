@@ -1,0 +1,259 @@
+"""How operations of one communicator fail, and how everybody learns of it.
+
+The first rank to fail an operation tells all others until each has acknowledged it; everyone fails what it has not
+completed from that operation on, with the same cause (decision 8). Before an error reaches the caller, every byte of
+its buffers is back: unsent chunks are withdrawn, connections in the middle of one are ended (decision 7).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.messages import GoodbyeHeard, PeerGone
+from r2ccl.actors.operation import Operation
+from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorAborted, PeerLost, R2cclError
+from r2ccl.protocol.roll_call import RollCall
+from r2ccl.protocol.wire import Abort, Entered, Kind
+
+if TYPE_CHECKING:
+    from r2ccl.actors.coordinator import Coordinator
+
+logger = logging.getLogger("r2ccl")
+
+#: An abort is said again this often, until it is acknowledged by all.
+ABORT_REPEAT_S = 0.1
+#: A difference of calls is announced, and judged after this long, so that everybody's call can be named.
+MISMATCH_HEARING_S = 0.2
+#: After the first announcement of an unfinished operation it is repeated this often.
+ROLL_CALL_REPEAT_S = 1.0
+
+
+class Failing:
+    """The part of a coordinator that deals with operations that do not end well."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        desk: ArrivalsDesk,
+        own_stall_s: Callable[[], float],
+        surrender: Callable[[int, int], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._desk = desk
+        self._own_stall_s = own_stall_s
+        self._surrender = surrender
+        self._shared = coordinator.shared
+        self._loop = coordinator.shared.loop
+        self.roll_call = RollCall(coordinator.shared.peers)
+        #: Why the communicator refuses work; None while it works.
+        self.error: R2cclError | None = None
+        self._abort: Abort | None = None
+        #: Peers that have not acknowledged our abort.
+        self._untold: set[int] = set()
+        self._watching = False
+        #: Operations whose calls differ, being heard.
+        self._heard_differing: set[int] = set()
+        #: Peers that closed: they start nothing new.
+        self.left: dict[int, int] = {}
+        #: Recently finished calls, for peers that ask: operation -> (fingerprint, call). Bounded.
+        self._finished: dict[int, tuple[int, str]] = {}
+
+    def refuse_if_failed(self) -> None:
+        """Raises what the communicator failed with."""
+        if self.error is not None:
+            raise self.error
+
+    # Watching.
+
+    def watch(self, operation: Operation) -> None:
+        """The operation runs from now on."""
+        if operation.timeout_s:
+            self._loop.call_later(operation.timeout_s, self._time_out, operation)
+        if not self._watching:
+            self._watching = True
+            self._loop.call_later(self._shared.settings.roll_call_s, self._look_round)
+
+    def ended(self, operation: Operation) -> None:
+        """The operation ended well."""
+        planned = operation.planned
+        self._finished[operation.number] = (planned.fingerprint, planned.call)
+        if len(self._finished) > self._shared.settings.running_max:
+            del self._finished[next(iter(self._finished))]
+
+    def _look_round(self) -> None:
+        """Announce what takes long; log who is missing."""
+        self._watching = False
+        running = self._coordinator.running
+        if not running or not self._coordinator.is_running:
+            return
+        now = self._shared.clock.now()
+        oldest = running[min(running)]
+        age_s = now - oldest.called_at_s - (self._own_stall_s() - oldest.stalled_s)
+        if age_s >= self._shared.settings.roll_call_s and now - oldest.announced_at_s >= ROLL_CALL_REPEAT_S:
+            oldest.announced_at_s = now
+            for peer in self._shared.peers:
+                self._coordinator.announce(oldest, peer)
+        if age_s >= self._shared.settings.laggard_log_s and not oldest.laggards_logged:
+            oldest.laggards_logged = True
+            self._log_laggards(oldest, age_s)
+        self._watching = True
+        self._loop.call_later(self._shared.settings.roll_call_s, self._look_round)
+
+    def _log_laggards(self, operation: Operation, age_s: float) -> None:
+        presence = self.roll_call.presence(operation.number)
+        self._shared.events.record(
+            "waiting", level=logging.WARNING, op=operation.number, call=operation.planned.call, for_s=round(age_s, 1),
+            not_entered=list(presence.not_entered), entered_without_finishing=list(presence.entered),
+        )  # fmt: skip
+
+    def _time_out(self, operation: Operation) -> None:
+        if operation.work.done():
+            return
+        away_s = self._own_stall_s() - operation.stalled_s
+        if away_s > 0:
+            operation.stalled_s += away_s
+            self._loop.call_later(away_s, self._time_out, operation)
+            return
+        where = self.roll_call.presence(operation.number)
+        details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
+        self.fail(operation.number, "timeout", f"no end within {operation.timeout_s:g} s", details)
+
+    # Differences.
+
+    def calls_differ(self, operation: int) -> None:
+        """Somebody called something else: tell all what we called, listen a moment, then fail."""
+        ours = self._coordinator.running.get(operation)
+        if ours is None or operation in self._heard_differing or self.error is not None:
+            return
+        self._heard_differing.add(operation)
+        for peer in self._shared.peers:
+            self._coordinator.announce(ours, peer)
+        self._loop.call_later(MISMATCH_HEARING_S, self._judge_difference, operation)
+
+    def _judge_difference(self, operation: int) -> None:
+        ours = self._coordinator.running.get(operation)
+        if ours is None or self.error is not None:
+            return
+        calls = {**self.roll_call.calls(operation), self._shared.rank: ours.planned.call}
+        self.fail(operation, "mismatch", "calls differ", tuple(sorted(calls.items())))
+
+    def entered_heard(self, peer: int, entered: Entered) -> None:
+        """A peer announced an operation: note it, compare it, answer it."""
+        self.roll_call.heard(peer, entered)
+        number = entered.operation
+        ours = self._coordinator.running.get(number)
+        if ours is not None:
+            if entered.fingerprint != ours.planned.fingerprint:
+                self.calls_differ(number)
+            return
+        finished = self._finished.get(number)
+        if finished is not None and not entered.finished:
+            answer = Entered(self._coordinator.communicator, number, *finished, True)
+            self._coordinator.courier.tell(peer, Kind.ENTERED, answer.body())
+
+    # Failing.
+
+    def peer_gone(self, gone: PeerGone) -> None:
+        """A member is dead or unreachable."""
+        if self.error is None:
+            self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
+        self._untold.discard(gone.peer)
+
+    def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
+        """A member closes: it has everything below ``completed`` and starts nothing new."""
+        self.left[goodbye.peer] = goodbye.completed
+        self._untold.discard(goodbye.peer)
+        beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
+        if beyond and self.error is None:
+            self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
+
+    def first_unfinished(self) -> int:
+        """The operation that a failure without a number of its own concerns."""
+        running = self._coordinator.running
+        return min(running) if running else self._coordinator.next_operation
+
+    def abort_heard(self, peer: int, abort: Abort) -> None:
+        """A member failed an operation: so do we, from there on."""
+        self._coordinator.courier.tell(peer, Kind.ABORT_ACK, [self._coordinator.communicator])
+        if self.error is None:
+            self._fail_here(abort, peer)
+
+    def abort_acknowledged(self, peer: int) -> None:
+        """A member knows."""
+        self._untold.discard(peer)
+
+    def fail(self, operation: int, cause: str, text: str, details: tuple[Any, ...]) -> None:
+        """We are the first to fail this operation, as far as we know."""
+        if self.error is not None:
+            return
+        self._fail_here(Abort(self._coordinator.communicator, operation, cause, text, details), self._shared.rank)
+
+    def _fail_here(self, abort: Abort, origin: int) -> None:
+        self.error = error = _error_of(abort, origin)
+        self._abort = abort
+        coordinator = self._coordinator
+        doomed = [running for running in coordinator.running.values() if running.number >= abort.operation]
+        doomed += [waiting for waiting in coordinator.waiting if waiting.number >= abort.operation]
+        coordinator.waiting = type(coordinator.waiting)(w for w in coordinator.waiting if w.number < abort.operation)
+        for operation in doomed:
+            coordinator.running.pop(operation.number, None)
+        coordinator.courier.forget(coordinator.communicator, abort.operation)
+        self._desk.withdraw(coordinator.communicator, abort.operation)
+        coordinator.inbox.forget(abort.operation)
+        self._surrender(coordinator.communicator, abort.operation)
+        self._shared.events.record(
+            "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
+        )
+        gone = set(error.ranks) if isinstance(error, PeerLost) else set()
+        self._untold = set(self._shared.peers) - gone - set(self.left)
+        self._tell_untold()
+        for operation in doomed:
+            operation.held.clear()
+            operation.work.finish(error)
+        coordinator.tell_if_idle()
+
+    def close(self, error: R2cclError) -> None:
+        """The communicator ended: what is unfinished fails here, and nobody is told."""
+        if self.error is None:
+            self.error = error
+        coordinator = self._coordinator
+        doomed = [*coordinator.running.values(), *coordinator.waiting]
+        coordinator.running.clear()
+        coordinator.waiting.clear()
+        for operation in doomed:
+            operation.held.clear()
+            operation.work.finish(error)
+        coordinator.tell_if_idle()
+
+    def _tell_untold(self) -> None:
+        if not self._untold or self._abort is None or not self._coordinator.is_running:
+            return
+        for peer in sorted(self._untold):
+            self._coordinator.courier.tell(peer, Kind.ABORT, self._abort.body())
+        self._loop.call_later(ABORT_REPEAT_S, self._tell_untold)
+
+    def resync(self, peer: int) -> None:
+        """A path changed: the peer may have missed our abort."""
+        if self._abort is not None and peer in self._untold:
+            self._coordinator.courier.tell(peer, Kind.ABORT, self._abort.body())
+
+
+def _error_of(abort: Abort, origin: int) -> R2cclError:
+    """What the caller gets. Details come from a peer: whatever does not fit becomes a plain abort."""
+    details = abort.details
+    try:
+        if abort.cause == "timeout":
+            call, timeout_s, not_entered, entered, finished = details
+            return CollectiveTimeout(abort.operation, str(call), float(timeout_s), not_entered, entered, finished)
+        if abort.cause == "mismatch":
+            return CollectiveMismatch(abort.operation, {int(rank): str(call) for rank, call in details})
+        if abort.cause in ("dead", "unreachable"):
+            return PeerLost([int(rank) for rank in details], abort.cause, abort.text)
+    except (TypeError, ValueError):
+        logger.warning("rank %d aborted with details that do not fit its cause %s", origin, abort.cause)
+    return CommunicatorAborted(f"rank {origin} aborted the communicator: {abort.text}")
+
+

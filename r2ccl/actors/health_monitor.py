@@ -1,0 +1,234 @@
+"""Watches links and peers: looks closely while bytes are owed, beats now and then while not.
+
+Each tick samples the sockets of links that owe something and asks the judges of ``protocol.health``. Verdicts on links
+go to the ports, doubts about peers to ``protocol.liveness``. A tick that comes late says that we were away ourselves, and
+voids what was gathered (decision 17).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import assert_never
+
+from r2ccl.actors.actor import Actor, Mailbox
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.links import Link, Port
+from r2ccl.actors.messages import (
+    ConnectionEnded,
+    DialRefused,
+    GoodbyeHeard,
+    HealthMessage,
+    NicCameBack,
+    NicWentDown,
+    NoticeHeard,
+    PathsChanged,
+    PeerAnswered,
+    PeerGone,
+)
+from r2ccl.actors.shared import Shared
+from r2ccl.protocol import liveness, nic_session
+from r2ccl.protocol.health import Health, OwnStall
+from r2ccl.protocol.liveness import PeerLiveness
+from r2ccl.protocol.wire import Kind, Notice, pack_control
+
+
+class HealthMonitor(Actor):
+    """One per rank."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        mailbox: Mailbox,
+        ports: list[Port],
+        courier: Courier,
+        announce_gone: Callable[[PeerGone], None],
+        nic_changed: Callable[[NicWentDown | NicCameBack], None],
+    ) -> None:
+        super().__init__("health", shared.loop, mailbox)
+        self._shared = shared
+        self._ports = ports
+        self._courier = courier
+        self._announce_gone = announce_gone
+        self._nic_changed = nic_changed
+        settings = shared.settings
+        self.stall = OwnStall(settings.heartbeat_s)
+        self.peers = {peer: PeerLiveness(peer, settings.unreachable_after_s) for peer in shared.peers}
+        self._fast: asyncio.TimerHandle | None = None
+        self._slow: asyncio.TimerHandle | None = None
+        #: (peer, its NIC, our NIC) -> newest incident that the peer told of.
+        self._incidents: dict[tuple[int, int, int], int] = {}
+        #: peer -> its NICs that it said are down.
+        self._remote_down: dict[int, frozenset[int]] = {}
+        self._notice_versions: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begin to watch."""
+        super().start()
+        self._slow = self._loop.call_later(self._shared.settings.idle_beat_s, self._idle_tick)
+        if self._courier.unsettled:
+            self.look_closely()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        super().stop()
+        for timer in (self._fast, self._slow):
+            if timer is not None:
+                timer.cancel()
+        self._fast = self._slow = None
+
+    def look_closely(self) -> None:
+        """Bytes are owed from now on."""
+        if self._fast is None and self.is_running:
+            self.stall.expect(self._shared.clock.now())
+            self._fast = self._loop.call_later(self._shared.settings.heartbeat_s, self._tick)
+
+    # Links.
+
+    def _tick(self) -> None:
+        self._fast = None
+        now = self._shared.clock.now()
+        late = self.stall.tick(now)
+        busy = self._courier.unsettled > 0
+        for port in self._ports:
+            for link in list(port.links.values()):
+                if late:
+                    link.health.void()
+                if link.watched or (link.lane is not None and link.lane.outstanding):
+                    busy = True
+                    self._look_at(port, link, now, late)
+        if busy:
+            self.look_closely()
+
+    def _look_at(self, port: Port, link: Link, now: float, late: bool) -> None:
+        if link.control is None or link.bulk is None or not link.is_up:
+            link.watched = False
+            return
+        control, bulk = link.control.sample(), link.bulk.sample()
+        if link.health.judge(control, bulk, now) is Health.RED and not late:
+            link.watched = False
+            port.step(link, nic_session.Withdrawn("silence"))
+            return
+        owes = link.lane is not None and bool(link.lane.outstanding)
+        if owes and not control.in_flight_bytes and now - link.beaten_at_s >= self._shared.settings.heartbeat_s:
+            self._beat(link, now)
+        elif not owes and not control.in_flight_bytes and not bulk.in_flight_bytes:
+            link.watched = False
+
+    def _beat(self, link: Link, now: float) -> None:
+        assert link.control is not None
+        link.beaten_at_s = now
+        link.control.send(*pack_control(Kind.BEAT, self._shared.rank, link.id.peer, []))
+
+    def _idle_tick(self) -> None:
+        now = self._shared.clock.now()
+        for port in self._ports:
+            for link in port.links.values():
+                if link.is_up and link.control is not None and now - link.beaten_at_s >= self._shared.settings.idle_beat_s:
+                    self._beat(link, now)
+                    link.watched = True
+        self._slow = self._loop.call_later(self._shared.settings.idle_beat_s, self._idle_tick)
+        self.look_closely()
+
+    # What is heard.
+
+    def handle(self, message: HealthMessage) -> None:
+        """See the messages."""
+        match message:
+            case NicWentDown() | NicCameBack():
+                self._own_nic(message)
+            case ConnectionEnded():
+                self._perform(message.peer, self.peers[message.peer].connection_ended(message.how))
+            case DialRefused():
+                self._perform(message.peer, self.peers[message.peer].refused())
+            case PeerAnswered():
+                self.peers[message.peer].answered()
+            case PathsChanged():
+                self._paths_changed(message)
+            case NoticeHeard():
+                self._notice_heard(message.peer, message.notice)
+            case GoodbyeHeard():
+                self.peers[message.peer].said_goodbye()
+            case _:
+                assert_never(message)
+
+    def _own_nic(self, message: NicWentDown | NicCameBack) -> None:
+        port = next((port for port in self._ports if port.nic.index == message.nic), None)
+        if port is None or port.is_up is isinstance(message, NicCameBack):
+            return
+        if isinstance(message, NicWentDown):
+            self._shared.events.record("nic", nic=port.nic.name, state="UP->DOWN", cause=message.cause)
+            port.nic_went_down(message.cause)
+        else:
+            self._shared.events.record("nic", nic=port.nic.name, state="DOWN->UP", cause="carrier")
+            port.nic_came_back()
+        self._nic_changed(message)
+        for peer in self._shared.peers:
+            self._courier.notify(peer)
+
+    def _paths_changed(self, message: PathsChanged) -> None:
+        judge = self.peers[message.peer]
+        if message.links_up:
+            judge.path_found()
+            return
+        self._want_every_path(message.peer)
+        self._perform(message.peer, judge.no_path(self.stall.total_s))
+
+    def _want_every_path(self, peer: int) -> None:
+        """No link of the plan is left: try NICs across rails, where there may be a route."""
+        for port in self._ports:
+            for nic in self._courier.member(peer).nics:
+                if port.is_up:
+                    port.want(peer, nic.index)
+                    port.step(port.link(peer, nic.index), nic_session.Encouraged(usable=True))
+
+    def _notice_heard(self, peer: int, notice: Notice) -> None:
+        if notice.version <= self._notice_versions.get(peer, 0):
+            return
+        self._notice_versions[peer] = notice.version
+        down = frozenset(notice.nics_down)
+        before = self._remote_down.get(peer, frozenset())
+        self._remote_down[peer] = down
+        told = {(theirs, ours): incident for theirs, ours, incident in notice.links_down}
+        for port in self._ports:
+            for link in [link for link in port.links.values() if link.id.peer == peer]:
+                theirs = link.id.remote_nic
+                if theirs in down - before:
+                    port.step(link, nic_session.Withdrawn(f"rank {peer} nic{theirs} is down"))
+                elif theirs in before - down:
+                    port.step(link, nic_session.Encouraged(usable=port.is_up))
+                elif (theirs, port.nic.index) in told:
+                    self._link_given_up(port, link, told[theirs, port.nic.index])
+
+    def _link_given_up(self, port: Port, link: Link, incident: int) -> None:
+        key = (link.id.peer, link.id.remote_nic, port.nic.index)
+        if incident <= self._incidents.get(key, 0):
+            return
+        self._incidents[key] = incident
+        port.step(link, nic_session.Withdrawn(f"rank {link.id.peer} gave it up"))
+
+    # Peers.
+
+    def _perform(self, peer: int, effects: list[liveness.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case liveness.Probe():
+                    self._probe(peer)
+                case liveness.ArmTimer():
+                    self._loop.call_later(effect.delay_s, self._liveness_timer, peer, effect.token)
+                case liveness.Declare():
+                    self._shared.events.record("peer_gone", peer=peer, cause=effect.cause, verdict=effect.verdict)
+                    self._announce_gone(PeerGone(peer, effect.cause, effect.verdict))
+                case _:
+                    assert_never(effect)
+
+    def _liveness_timer(self, peer: int, token: int) -> None:
+        if self.is_running:
+            self._perform(peer, self.peers[peer].timer_fired(token, self.stall.total_s))
+
+    def _probe(self, peer: int) -> None:
+        for port in self._ports:
+            if not port.is_up:
+                continue
+            for key in [key for key in port.links if key[0] == peer]:
+                port.probe(peer, key[1])

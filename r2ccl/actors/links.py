@@ -1,0 +1,277 @@
+"""One NIC's links: their connections, and the session machine of each carried out.
+
+A port is what a transport needs as its receiver. Chunks go straight on to the arrivals desk, control frames to the
+courier; everything about connections becomes an event of the link's session, whose effects are carried out here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, assert_never
+
+from r2ccl.actors.shared import Shared
+from r2ccl.ids import LinkId
+from r2ccl.protocol import nic_session as session
+from r2ccl.protocol.health import LinkHealth
+from r2ccl.protocol.lanes import Lane
+from r2ccl.protocol.nic_session import LinkState, NicSession
+from r2ccl.protocol.wire import Header, Kind, pack_control
+from r2ccl.telemetry.counters import LinkCounters
+from r2ccl.transport.interface import Connection, Device, Loss, Purpose
+
+
+class Link:
+    """A (local NIC, remote NIC) pair towards one peer, with its connections."""
+
+    __slots__ = ("beaten_at_s", "bulk", "checks", "control", "counters", "dials", "health", "id", "lane", "session", "watched")
+
+    def __init__(self, link_id: LinkId, machine: NicSession, health: LinkHealth, counters: LinkCounters, checks: bool) -> None:
+        self.id = link_id
+        self.session = machine
+        self.health = health
+        self.counters = counters
+        #: Chunks on it carry checksums.
+        self.checks = checks
+        self.control: Connection | None = None
+        self.bulk: Connection | None = None
+        #: Connections being made; all and only those whose end has not been reported.
+        self.dials: list[Connection] = []
+        #: The lane that it serves.
+        self.lane: Lane | None = None
+        #: A beat is on its way: look again soon.
+        self.watched = False
+        self.beaten_at_s = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        return self.session.state is LinkState.UP
+
+    def __repr__(self) -> str:
+        return f"<Link {self.id} {self.session.state.value}>"
+
+
+class Arrivals(Protocol):
+    """Where chunks go; see transport.interface.Receiver for the contract of each."""
+
+    def destination(self, connection: Connection, header: Header) -> memoryview: ...
+    def landed(self, connection: Connection, header: Header) -> None: ...
+    def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None: ...
+    def spoiled(self, connection: Connection, header: Header) -> None: ...
+    def batch_ended(self, connection: Connection) -> None: ...
+    def connection_over(self, connection: Connection) -> None: ...
+
+
+class Switchboard(Protocol):
+    """Whom a port tells what is no chunk."""
+
+    def control(self, link: Link, header: Header, body: memoryview) -> None: ...
+    def link_came_up(self, link: Link) -> None: ...
+    def link_went_down(self, link: Link, cause: str) -> None: ...
+    def connection_ended(self, peer: int, how: str) -> None: ...
+    def dial_refused(self, peer: int) -> None: ...
+    def peer_answered(self, peer: int) -> None: ...
+    def has_path(self, peer: int) -> bool: ...
+
+
+class Port:
+    """One NIC, its device, and all links that leave by it. A Receiver for the device."""
+
+    def __init__(self, shared: Shared, device: Device, arrivals: Arrivals, switchboard: Switchboard) -> None:
+        self.nic = device.nic
+        self.device = device
+        self.is_up = True
+        self._shared = shared
+        self._arrivals = arrivals
+        self._switchboard = switchboard
+        #: (peer, remote NIC) -> link. Bounded by peers x their NICs.
+        self.links: dict[tuple[int, int], Link] = {}
+        self._left: set[int] = set()
+
+    def link(self, peer: int, remote_nic: int) -> Link:
+        """The link to a peer's NIC, made on first use."""
+        link = self.links.get((peer, remote_nic))
+        if link is None:
+            shared, settings = self._shared, self._shared.settings
+            link = Link(
+                LinkId(peer, self.nic.index, remote_nic),
+                NicSession(shared.rank < peer, shared.session_times()),
+                LinkHealth(settings.silence_s, settings.bulk_silence_s),
+                shared.counters.link(self.nic.index, peer),
+                shared.checks(peer),
+            )
+            self.links[peer, remote_nic] = link
+        return link
+
+    def want(self, peer: int, remote_nic: int) -> None:
+        """The link shall exist; whoever of the two is the dialler dials."""
+        if peer not in self._left:
+            self.step(self.link(peer, remote_nic), session.Wanted())
+
+    def nic_went_down(self, cause: str) -> None:
+        """Every link of this NIC is out of service, without waiting for silence."""
+        self.is_up = False
+        for link in list(self.links.values()):
+            self.step(link, session.Encouraged(usable=False))
+            self.step(link, session.Withdrawn(cause))
+
+    def nic_came_back(self) -> None:
+        """The NIC is a candidate again."""
+        self.is_up = True
+        for link in list(self.links.values()):
+            self.step(link, session.Encouraged(usable=True))
+
+    def probe(self, peer: int, remote_nic: int) -> None:
+        """See whether anybody listens there. The answer comes as established or lost."""
+        endpoint = self._shared.members[peer].nics[remote_nic].endpoint
+        self.link(peer, remote_nic).dials.append(self.device.dial(peer, remote_nic, endpoint, Purpose.PROBE))
+
+    def peer_left(self, peer: int) -> None:
+        """The peer is gone, or said goodbye and its end came: no more dialling."""
+        self._left.add(peer)
+        for key in [key for key in self.links if key[0] == peer]:
+            link = self.links.pop(key)
+            self._abort(link)
+            if link.is_up:
+                link.session.state = LinkState.DOWN
+                self._switchboard.link_went_down(link, "peer left")
+
+    def close(self) -> None:
+        """End everything, without telling anybody."""
+        for link in self.links.values():
+            self._abort(link)
+        self.links.clear()
+        self.device.close()
+
+    def step(self, link: Link, event: session.Event) -> None:
+        """One event of a link's session, and its effects."""
+        for effect in link.session.handle(event, self._shared.clock.now()):
+            self._perform(link, effect)
+
+    def _perform(self, link: Link, effect: session.Effect) -> None:
+        match effect:
+            case session.Dial():
+                self._dial(link)
+            case session.AbortConnections():
+                self._abort(link)
+            case session.SendEcho():
+                if link.control is not None:
+                    link.control.send(*pack_control(Kind.ECHO, self._shared.rank, link.id.peer, [link.session.incident]))
+            case session.ArmTimer():
+                self._shared.loop.call_later(effect.delay_s, self._timer_fired, link, effect.token)
+            case session.CameUp():
+                link.health.void()
+                self._switchboard.link_came_up(link)
+            case session.WentDown():
+                self._switchboard.link_went_down(link, effect.cause)
+            case _:
+                assert_never(effect)
+
+    def _timer_fired(self, link: Link, token: int) -> None:
+        if self.links.get((link.id.peer, link.id.remote_nic)) is link:
+            self.step(link, session.TimerFired(token))
+
+    def _dial(self, link: Link) -> None:
+        endpoint = self._shared.members[link.id.peer].nics[link.id.remote_nic].endpoint
+        for purpose in (Purpose.CONTROL, Purpose.BULK):
+            link.dials.append(self.device.dial(link.id.peer, link.id.remote_nic, endpoint, purpose))
+
+    def _abort(self, link: Link) -> None:
+        connections = [link.control, link.bulk, *link.dials]
+        link.control = link.bulk = None
+        link.dials.clear()
+        for connection in connections:
+            if connection is not None:
+                connection.abort()
+                self._arrivals.connection_over(connection)
+
+    # What the device says.
+
+    def established(self, connection: Connection) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        peer = connection.peer
+        known = 0 <= peer < self._shared.size and peer != self._shared.rank and peer not in self._left
+        if not known or connection.peer_incarnation != self._shared.members[peer].incarnation:
+            connection.abort()
+            return
+        if connection.purpose is Purpose.PROBE:
+            self._probe_answered(connection)
+            return
+        link = self.link(peer, connection.remote_nic)
+        if connection in link.dials:
+            link.dials.remove(connection)
+        alone = not self._switchboard.has_path(peer)
+        now = self._shared.clock.now()
+        effects = link.session.handle(session.Established(connection.purpose, alone), now)
+        for effect in effects:
+            if isinstance(effect, session.AbortConnections):
+                self._abort(link)
+        if connection.purpose is Purpose.CONTROL:
+            link.control = connection
+        else:
+            link.bulk = connection
+        for effect in effects:
+            if not isinstance(effect, session.AbortConnections):
+                self._perform(link, effect)
+        self._switchboard.peer_answered(peer)
+
+    def _probe_answered(self, connection: Connection) -> None:
+        link = self.links.get((connection.peer, connection.remote_nic))
+        if link is not None and connection in link.dials:
+            link.dials.remove(connection)
+            connection.abort()
+            self._switchboard.peer_answered(connection.peer)
+
+    def lost(self, connection: Connection, loss: Loss, detail: str) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        self._arrivals.connection_over(connection)
+        peer = connection.peer
+        link = self.links.get((peer, connection.remote_nic))
+        if link is None:
+            return
+        if loss is Loss.REFUSED:
+            self._switchboard.dial_refused(peer)
+        was_dial = connection in link.dials
+        if was_dial:
+            link.dials.remove(connection)
+            if connection.purpose is Purpose.PROBE:
+                return
+        elif connection is link.control:
+            link.control = None
+            if loss in (Loss.END_OF_FILE, Loss.RESET):
+                self._switchboard.connection_ended(peer, loss.value)
+        elif connection is link.bulk:
+            link.bulk = None
+        else:
+            return
+        self.step(link, session.ConnectionFailed(connection.purpose, loss.value))
+
+    def destination(self, connection: Connection, header: Header) -> memoryview:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        return self._arrivals.destination(connection, header)
+
+    def landed(self, connection: Connection, header: Header) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        self._arrivals.landed(connection, header)
+
+    def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        self._arrivals.chunk(connection, header, payload)
+
+    def spoiled(self, connection: Connection, header: Header) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        self._arrivals.spoiled(connection, header)
+
+    def batch_ended(self, connection: Connection) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        self._arrivals.batch_ended(connection)
+
+    def control(self, connection: Connection, header: Header, body: memoryview) -> None:
+        """See :class:`~r2ccl.transport.interface.Receiver`."""
+        link = self.links.get((connection.peer, connection.remote_nic))
+        if link is None or connection not in (link.control, link.bulk):
+            return
+        if header.kind == Kind.ECHO:
+            connection.send(*pack_control(Kind.ECHO_REPLY, self._shared.rank, connection.peer, []))
+        elif header.kind == Kind.ECHO_REPLY:
+            self.step(link, session.Echoed())
+        elif header.kind != Kind.BEAT:
+            self._switchboard.control(link, header, body)

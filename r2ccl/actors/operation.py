@@ -1,0 +1,90 @@
+"""One operation on one rank, with everything that executing it needs at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from r2ccl.actors.work import Work
+from r2ccl.buffers import Buffer
+from r2ccl.protocol.collective import CollectiveMachine, Piece, Waits
+from r2ccl.reduction import Reducer
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What operations of equal call share: made once, kept in the coordinator's cache."""
+
+    call: str
+    fingerprint: int
+    waits: Waits
+    reduce: Reducer | None
+    #: Ranks that this rank sends to.
+    targets: tuple[int, ...]
+    #: Sources that send more than fits an eager copy, and must hear that we have entered.
+    bulky_sources: tuple[int, ...]
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """A numbered call. ``machine`` is None until it runs."""
+
+    number: int
+    planned: Planned
+    buffer: Buffer
+    work: Work
+    #: In seconds; 0: none.
+    timeout_s: float
+    owner: Any
+    called_at_s: float
+    machine: CollectiveMachine | None = None
+    #: Our own absence so far when it was called, for the time-out to subtract.
+    stalled_s: float = 0.0
+    #: Pieces that arrived before they may be applied, with their bytes (None: in place already).
+    held: dict[Piece, Scratch] = field(default_factory=dict)
+    announced_at_s: float = 0.0
+    laggards_logged: bool = False
+
+    def parcel_settled(self, parcel: Any) -> None:
+        """The courier says that a chunk of ours was acknowledged."""
+        self.owner.parcel_settled(self, parcel)
+
+
+class Scratch:
+    """A piece of memory for one chunk, from a pool: the array and a view of its bytes."""
+
+    __slots__ = ("array", "view")
+
+    def __init__(self, size: int) -> None:
+        self.array: npt.NDArray[np.uint8] = np.empty(size, np.uint8)
+        self.view = memoryview(self.array)
+
+
+class ScratchPool:
+    """Cache-hot memory for chunks that can't be received in place. Keeps a few; more are made and let go as needed."""
+
+    __slots__ = ("_free", "_keep", "size", "taken")
+
+    def __init__(self, size: int, keep: int) -> None:
+        self.size = size
+        self._keep = keep
+        self._free: list[Scratch] = []
+        #: How many are out: bounded by connections (one chunk each) plus chunks held for their turn.
+        self.taken = 0
+
+    def take(self, size: int) -> Scratch:
+        """At least ``size`` bytes."""
+        self.taken += 1
+        if size > self.size:
+            return Scratch(size)
+        return self._free.pop() if self._free else Scratch(self.size)
+
+    def give(self, scratch: Scratch) -> None:
+        """Nobody writes to it any more."""
+        self.taken -= 1
+        if len(scratch.array) == self.size and len(self._free) < self._keep:
+            self._free.append(scratch)

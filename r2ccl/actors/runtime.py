@@ -1,0 +1,369 @@
+"""All actors of one rank, put together: the only file that names them all.
+
+    ports            one per NIC: device and links (not actors: they run when a device or timer calls)
+    transport-i      lane i to every peer, at home on the i-th carrying NIC; restarts on a spare
+    health           watches links and peers
+    profiler         keeps the estimates of unused lanes honest
+    coordinator-c    one per communicator
+
+Started in this order, stopped in reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from r2ccl.actors.actor import Actor, Full, Mailbox
+from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.coordinator import Coordinator
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.health_monitor import HealthMonitor
+from r2ccl.actors.links import Link, Port
+from r2ccl.actors.messages import (
+    AbortAcknowledged,
+    AbortHeard,
+    ConnectionEnded,
+    DialRefused,
+    EnteredHeard,
+    GoodbyeHeard,
+    LinkLost,
+    LinkOffered,
+    NicCameBack,
+    NicWentDown,
+    NoticeHeard,
+    PathsChanged,
+    PeerAnswered,
+    PeerGone,
+)
+from r2ccl.actors.operation import ScratchPool
+from r2ccl.actors.profiler import Profiler
+from r2ccl.actors.shared import Shared
+from r2ccl.actors.supervisor import ChildSpec, Supervisor
+from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
+from r2ccl.protocol.lanes import Lane
+from r2ccl.protocol.liveness import PeerState
+from r2ccl.protocol.nic_session import Surrendered
+from r2ccl.protocol.wire import (
+    Ack,
+    BadFrame,
+    Header,
+    Kind,
+    read_abort,
+    read_ack,
+    read_entered,
+    read_notice,
+    unpack_body,
+)
+from r2ccl.topology import Nic
+from r2ccl.transport.interface import Device
+
+#: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
+MAILBOX_CAPACITY = 16384
+#: A goodbye is said again this often until the peer says its own.
+GOODBYE_REPEAT_S = 0.1
+#: Links of the plan may take this long beyond the first to each peer before connect() goes on without them.
+LATE_LINKS_S = 1.0
+#: Assumed where a NIC doesn't say its speed; lanes measure within a few chunks.
+BANDWIDTH_BYTES_S = 1.25e9
+
+
+class Runtime:
+    """One rank's actors. Made by the composition roots; ``start`` begins to dial."""
+
+    def __init__(self, shared: Shared, devices: list[Device]) -> None:
+        self.shared = shared
+        self.is_closed = False
+        self.ports: list[Port] = []
+        self.courier = Courier(shared, self.ports)
+        self.desk = ArrivalsDesk(shared, self.courier)
+        self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
+        self.coordinators: dict[int, Coordinator] = {}
+        self.supervisor = Supervisor(shared.clock, self._give_up)
+        self._pool = ScratchPool(shared.settings.chunk_bytes, keep=64)
+        self._homes: dict[str, int] = {}
+        #: Waits for links to come up: resolved by ``link_came_up``.
+        self._watchers: list[asyncio.Future[None]] = []
+        self._said_goodbye: set[int] = set()
+        self._closing = False
+        self._add_children()
+
+    def _add_children(self) -> None:
+        shared = self.shared
+        for index, nic in enumerate(shared.members[shared.rank].carrying):
+            name = f"transport-{index}"
+            self._homes[name] = nic.index
+            box = LaneBox()
+            for peer in shared.peers:
+                add_lane(box, self.courier, Lane(index, peer, shared.settings.chunk_bytes, _bandwidth(nic)))
+            self.supervisor.add(ChildSpec(name, functools.partial(self._transport_actor, name, index, box)))
+        self.supervisor.add(ChildSpec("health", self._health_monitor))
+        self.courier.on_busy = self._busy
+        self.supervisor.add(ChildSpec("profiler", self._profiler))
+
+    def _transport_actor(self, name: str, index: int, box: LaneBox, predecessor: Actor | None) -> TransportActor:
+        del predecessor  # what it leaves behind is in the box
+        home = self._homes[name]
+        return TransportActor(name, index, home, self.shared, self.courier, box, self._find_spare, self._move)
+
+    def _health_monitor(self, predecessor: Actor | None) -> HealthMonitor:
+        mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE) if predecessor is None else predecessor.mailbox
+        return HealthMonitor(
+            self.shared, mailbox, self.ports, self.courier, self._peer_gone, self._own_nic_changed
+        )
+
+    def _profiler(self, predecessor: Actor | None) -> Profiler:
+        mailbox = Mailbox(MAILBOX_CAPACITY, Full.DROP_OLDEST) if predecessor is None else predecessor.mailbox
+        return Profiler(self.shared, mailbox, self.courier)
+
+    def _give_up(self, name: str, failure: Exception) -> None:
+        for coordinator in self.coordinators.values():
+            first = coordinator.failing.first_unfinished()
+            coordinator.failing.fail(first, "aborted", f"actor {name} keeps failing: {failure!r}", ())
+
+    @property
+    def health(self) -> HealthMonitor:
+        """The health monitor."""
+        monitor: HealthMonitor = self.supervisor.child("health")
+        return monitor
+
+    def _busy(self) -> None:
+        self.health.look_closely()
+
+    # Beginning.
+
+    def start(self) -> None:
+        """Accept, and dial the links of the plan: same rail, spares too."""
+        for port in self.ports:
+            port.device.listen(port)
+        for peer in self.shared.peers:
+            for local, remote in self.rails(peer):
+                self.ports[local].want(peer, remote)
+
+    def rails(self, peer: int) -> list[tuple[int, int]]:
+        """The links to a peer that stand from the start: (own NIC, peer's NIC), the same from both ends."""
+        ours, theirs = len(self.ports), len(self.shared.members[peer].nics)
+        return [(rail % ours, rail % theirs) for rail in range(max(ours, theirs))]
+
+    async def connected(self) -> None:
+        """Wait until each peer has a path, and the other links of the plan a moment longer."""
+        while any(not self.courier.links_up(peer) for peer in self.shared.peers):
+            await self._next_link(None)
+        deadline = self.shared.clock.now() + LATE_LINKS_S
+        while any(len(self.courier.links_up(peer)) < len(self.rails(peer)) for peer in self.shared.peers):
+            left_s = deadline - self.shared.clock.now()
+            if left_s <= 0 or not await self._next_link(left_s):
+                return
+
+    async def _next_link(self, timeout_s: float | None) -> bool:
+        watcher: asyncio.Future[None] = self.shared.loop.create_future()
+        self._watchers.append(watcher)
+        done, _ = await asyncio.wait([watcher], timeout=timeout_s)
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+        return bool(done)
+
+    def coordinator(self, communicator: int) -> Coordinator:
+        """The coordinator of a communicator, started on first use."""
+        existing = self.coordinators.get(communicator)
+        if existing is not None:
+            return existing
+        spec = ChildSpec(
+            f"coordinator-{communicator:x}", functools.partial(self._coordinator, communicator), restarts_max=0
+        )
+        created = self.supervisor.add(spec)
+        assert isinstance(created, Coordinator)
+        self.coordinators[communicator] = created
+        return created
+
+    def _coordinator(self, communicator: int, predecessor: Actor | None) -> Coordinator:
+        assert predecessor is None, "a coordinator is not restarted: its operations would be lost"
+        mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE)
+        return Coordinator(
+            communicator, self.shared, mailbox, self.courier, self.desk, self._pool, self._own_stall_s, self._surrender
+        )
+
+    def _own_stall_s(self) -> float:
+        return self.health.stall.total_s
+
+    # What ports say (links.Switchboard).
+
+    def control(self, link: Link, header: Header, body: memoryview) -> None:
+        """A control frame. Raises BadFrame, which ends the connection."""
+        peer, fields = link.id.peer, unpack_body(body)
+        kind = header.kind
+        if kind == Kind.ACK:
+            link.counters.acks_received += 1
+            self.courier.acknowledged(peer, read_ack(fields))
+        elif kind == Kind.ENTERED:
+            entered = read_entered(fields)
+            self._tell_coordinator(entered.communicator, EnteredHeard(peer, entered))
+        elif kind == Kind.ABORT:
+            abort = read_abort(fields)
+            self._tell_coordinator(abort.communicator, AbortHeard(peer, abort))
+        elif kind == Kind.NOTICE:
+            self.health.tell(NoticeHeard(peer, read_notice(fields)))
+        elif all(type(field) is int for field in fields):
+            self._numbers(peer, kind, fields)
+        else:
+            raise BadFrame(f"a frame of kind {kind} does not fit")
+
+    def _numbers(self, peer: int, kind: int, fields: list[int]) -> None:
+        """Frames whose body is numbers only."""
+        match kind, fields:
+            case Kind.ABORT_ACK, [communicator]:
+                self._tell_coordinator(communicator, AbortAcknowledged(peer, communicator))
+            case Kind.REPEAT, [communicator, operation, step, chunk]:
+                self.courier.resend(peer, communicator, operation, step, chunk)
+            case Kind.GOODBYE, [communicator, completed]:
+                self.courier.acknowledged(peer, Ack(communicator, completed, ()))
+                self._goodbye_heard(GoodbyeHeard(peer, communicator, completed))
+            case _:
+                raise BadFrame(f"a frame of kind {kind} does not fit")
+
+    def _tell_coordinator(self, communicator: int, message: Any) -> None:
+        coordinator = self.coordinators.get(communicator)
+        if coordinator is not None:
+            coordinator.tell(message)
+
+    def link_came_up(self, link: Link) -> None:
+        """A link carries from now on: offer it to a lane; tell the peer what it may have missed."""
+        peer = link.id.peer
+        self.shared.events.record("link", link=str(link.id), state="UP")
+        self._offer(link)
+        self._paths_changed(peer)
+        self.courier.resync(peer)
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        self._watchers.clear()
+
+    def _offer(self, link: Link) -> None:
+        nics = self.shared.members[link.id.peer].nics
+        is_spare = self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
+        candidates = [self.supervisor.child(name) for name in self._homes]
+        candidates.sort(key=lambda actor: actor.home_nic != link.id.local_nic)
+        for actor in candidates:
+            lane = actor.lanes[link.id.peer]
+            if lane.link is None and (lane.is_orphan or not is_spare):
+                actor.tell(LinkOffered(link))
+                return
+
+    def link_went_down(self, link: Link, cause: str) -> None:
+        """A link carries no longer: its lane moves, the peer is told."""
+        self.shared.events.record("link", link=str(link.id), state="DOWN", cause=cause)
+        if link.lane is not None:
+            self.supervisor.child(f"transport-{link.lane.index}").tell(LinkLost(link, cause))
+        self._paths_changed(link.id.peer)
+        self.courier.notify(link.id.peer)
+
+    def _paths_changed(self, peer: int) -> None:
+        self.health.tell(PathsChanged(peer, len(self.courier.links_up(peer))))
+
+    def connection_ended(self, peer: int, how: str) -> None:
+        """A control connection ended without our asking."""
+        self.health.tell(ConnectionEnded(peer, how))
+
+    def dial_refused(self, peer: int) -> None:
+        """Nobody listens there."""
+        self.health.tell(DialRefused(peer))
+
+    def peer_answered(self, peer: int) -> None:
+        """The peer admitted a connection."""
+        self.health.tell(PeerAnswered(peer))
+
+    def has_path(self, peer: int) -> bool:
+        """Is any link to the peer in service?"""
+        return bool(self.courier.links_up(peer))
+
+    # NICs.
+
+    def nic_changed(self, nic: int, up: bool, cause: str) -> None:
+        """The system says that one of our NICs lost or found its carrier."""
+        self.health.tell(NicCameBack(nic) if up else NicWentDown(nic, cause))
+
+    def _own_nic_changed(self, message: NicWentDown | NicCameBack) -> None:
+        for name in self._homes:
+            self.supervisor.child(name).tell(message)
+
+    def _find_spare(self, actor: TransportActor) -> int | None:
+        """A NIC that is up, nobody's home, and reaches somebody."""
+        taken = set(self._homes.values())
+        for port in self.ports:
+            if port.is_up and port.nic.index not in taken and any(link.is_up for link in port.links.values()):
+                return port.nic.index
+        return None
+
+    def _move(self, actor: TransportActor, nic: int) -> None:
+        """The planned restart of a transport actor on another NIC, with its mailbox."""
+        self._homes[actor.name] = nic
+        self.supervisor.move(actor.name)
+
+    def _surrender(self, communicator: int, operation: int) -> None:
+        """End each connection that is in the middle of a chunk of a failed operation (decision 7)."""
+        for port in self.ports:
+            for link in list(port.links.values()):
+                if link.bulk is not None and not link.bulk.withdraw(communicator, operation):
+                    port.step(link, Surrendered())
+
+    # The end.
+
+    def _peer_gone(self, gone: PeerGone) -> None:
+        for port in self.ports:
+            port.peer_left(gone.peer)
+        if self._closing:
+            self._said_goodbye.add(gone.peer)
+            self._wake_close()
+        for coordinator in self.coordinators.values():
+            coordinator.tell(gone)
+
+    def _goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
+        self._said_goodbye.add(goodbye.peer)
+        self.health.tell(goodbye)
+        self._tell_coordinator(goodbye.communicator, goodbye)
+        self._wake_close()
+
+    def _wake_close(self) -> None:
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        self._watchers.clear()
+
+    async def close(self, timeout_s: float) -> None:
+        """Say goodbye, linger until all others did or ``timeout_s`` is over, end everything. May be called twice."""
+        if self.is_closed or self._closing:
+            return
+        self._closing = True
+        try:
+            deadline = self.shared.clock.now() + timeout_s
+            while self.shared.clock.now() < deadline:
+                self._say_goodbye()
+                waiting = [p for p in self.shared.peers if p not in self._said_goodbye and not self._is_over(p)]
+                if not waiting:
+                    break
+                await self._next_link(min(GOODBYE_REPEAT_S, max(0.0, deadline - self.shared.clock.now())))
+        finally:
+            self.abort()
+
+    def _is_over(self, peer: int) -> bool:
+        return self.health.peers[peer].state is PeerState.GONE
+
+    def _say_goodbye(self) -> None:
+        for communicator, coordinator in self.coordinators.items():
+            for peer in self.shared.peers:
+                self.courier.tell(peer, Kind.GOODBYE, [communicator, coordinator.ledger.completed])
+
+    def abort(self) -> None:
+        """End everything now, without a word."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.supervisor.stop()
+        for port in self.ports:
+            port.close()
+        self._wake_close()
+
+
+def _bandwidth(nic: Nic) -> float:
+    return nic.speed_mbit_s * 125_000.0 if nic.speed_mbit_s else BANDWIDTH_BYTES_S

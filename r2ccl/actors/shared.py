@@ -1,0 +1,46 @@
+"""What all actors of one rank have in common: who we are, what time it is, where to count."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from r2ccl.clock import Clock
+from r2ccl.config import Settings
+from r2ccl.protocol.nic_session import SessionTimes
+from r2ccl.telemetry.counters import Counters
+from r2ccl.telemetry.event_log import EventLog
+from r2ccl.topology import AddressBook
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Made once by the composition root, never changed; what it points to may be."""
+
+    rank: int
+    members: AddressBook
+    settings: Settings
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    events: EventLog
+    counters: Counters = field(default_factory=Counters)
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def peers(self) -> list[int]:
+        """All other ranks."""
+        return [member.rank for member in self.members if member.rank != self.rank]
+
+    def checks(self, peer: int) -> bool:
+        """Do chunks to this peer carry checksums? Within a node memory is the wire, and they would cost a quarter."""
+        if self.settings.checksum == "auto":
+            return self.members[peer].node != self.members[self.rank].node
+        return self.settings.checksum == "on"
+
+    def session_times(self) -> SessionTimes:
+        """The periods of link sessions."""
+        s = self.settings
+        return SessionTimes(s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s)

@@ -1,0 +1,141 @@
+"""Binds lanes to links. One for each NIC that carries a share; its mailbox outlives the NIC.
+
+When its NIC dies the supervisor restarts the actor on a spare, if there is one: the successor gets the mailbox, with
+the lanes and everything in them, and puts each lane on the spare's link as it is. Without a spare each lane dissolves:
+its chunks go to the head of the peer's queue and spread over the lanes that are left. A lane that lost its link takes the
+next one that comes up (decisions 5 and 19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from r2ccl.actors.actor import Actor, Full, Mailbox
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.links import Link
+from r2ccl.actors.messages import LinkLost, LinkOffered, NicCameBack, NicWentDown, TransportMessage
+from r2ccl.actors.shared import Shared
+from r2ccl.protocol.lanes import Lane, choose_link
+
+#: Control messages only, a few for each link that changes: more than this waiting is a bug.
+MAILBOX_CAPACITY = 4096
+
+
+class LaneBox(Mailbox):
+    """A transport actor's mailbox: its messages, and the lanes with their chunks."""
+
+    __slots__ = ("lanes",)
+
+    def __init__(self) -> None:
+        super().__init__(MAILBOX_CAPACITY, Full.REFUSE)
+        #: peer -> lane
+        self.lanes: dict[int, Lane] = {}
+
+
+class TransportActor(Actor):
+    """Lane ``index`` to every peer, at home on NIC ``home_nic``."""
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        home_nic: int,
+        shared: Shared,
+        courier: Courier,
+        box: LaneBox,
+        find_spare: Callable[[TransportActor], int | None],
+        move: Callable[[TransportActor, int], None],
+    ) -> None:
+        super().__init__(name, shared.loop, box)
+        self.index = index
+        self.home_nic = home_nic
+        self.lanes = box.lanes
+        self._shared = shared
+        self._courier = courier
+        self._find_spare = find_spare
+        self._move = move
+
+    def start(self) -> None:
+        """Put lanes that came without a link, as after a move, on what there is."""
+        super().start()
+        for lane in self.lanes.values():
+            if lane.link is None and lane.is_orphan:
+                self._rebind(lane, "moved")
+
+    def handle(self, message: TransportMessage) -> None:
+        """See the messages."""
+        match message:
+            case NicWentDown():
+                self._nic_went_down(message)
+            case LinkLost():
+                self._link_lost(message)
+            case LinkOffered():
+                self._link_offered(message.link)
+            case NicCameBack():
+                pass
+            case _:
+                assert_never(message)
+
+    def _nic_went_down(self, message: NicWentDown) -> None:
+        if message.nic != self.home_nic:
+            return
+        spare = self._find_spare(self)
+        if spare is None:
+            return
+        for lane in self.lanes.values():
+            self._unbind(lane)
+        self._shared.events.record("lane_moved", lane=self.index, nic=f"nic{self.home_nic}->nic{spare}", cause=message.cause)
+        self._move(self, spare)
+
+    def _link_lost(self, message: LinkLost) -> None:
+        lane = self.lanes.get(message.link.id.peer)
+        if lane is not None and lane.link is message.link:
+            self._rebind(lane, message.cause)
+
+    def _unbind(self, lane: Lane) -> None:
+        """The lane's chunks go to the head of the queue, from where the next link, or the other lanes, take them."""
+        if lane.link is not None:
+            lane.link.lane = None
+            lane.link = None
+            lane.is_orphan = True
+            self._shared.counters.failovers += 1
+        self._courier.take_back(lane)
+
+    def _rebind(self, lane: Lane, cause: str) -> None:
+        old = lane.link
+        self._unbind(lane)
+        taken = [other.link for other in self._courier.lanes[lane.peer] if other.link is not None]
+        link = choose_link(self.home_nic, self._courier.links_up(lane.peer), taken)
+        if link is not None:
+            self._bind(lane, link)
+        else:
+            survivors = [str(other.link.id) for other in self._courier.lanes[lane.peer] if other.link is not None]
+            self._shared.events.record(
+                "lane_dissolved", lane=self.index, peer=lane.peer, link=str(old.id) if old is not None else "none",
+                cause=cause, survivors=",".join(survivors) or "none",
+            )  # fmt: skip
+            self._courier.pump(lane.peer)
+        self._courier.resync(lane.peer)
+
+    def _link_offered(self, link: Link) -> None:
+        lane = self.lanes.get(link.id.peer)
+        if lane is None or lane.link is not None or link.lane is not None or not link.is_up:
+            return
+        self._bind(lane, link)
+
+    def _bind(self, lane: Lane, link: Link) -> None:
+        lane.link = link
+        link.lane = lane
+        if lane.is_orphan:
+            lane.is_orphan = False
+            self._shared.events.record("lane_bound", lane=self.index, peer=lane.peer, link=str(link.id))
+        self._courier.pump(lane.peer)
+
+
+def add_lane(box: LaneBox, courier: Courier, lane: Lane) -> None:
+    """A lane that belongs to this mailbox, seen by the courier."""
+    box.lanes[lane.peer] = lane
+    courier.lanes[lane.peer].append(lane)
+
+

@@ -1,0 +1,243 @@
+"""``r2ccl run``: all ranks of a job on this machine, over loopback, as one foreground command.
+
+Each rank is a process group of its own, told by environment variables who it is. Lines are printed with the rank in
+front. When a rank fails, the others would wait for it, so they are ended: asked first, killed after a moment. What the
+user asks of the launcher (Ctrl-C, SIGTERM) is passed on. If the launcher itself is killed, the kernel kills the ranks
+(see rank_process).
+
+The job's secret is drawn here and handed down in the environment, which only the user's own processes can read; never
+on a command line, which everybody can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from r2ccl.cli import rank_process
+from r2ccl.config import environment
+from r2ccl.errors import UsageError
+
+#: From SIGTERM to SIGKILL: enough to write a checkpoint's last line, short enough to wait for.
+END_GRACE_S = 5.0
+#: A rank's own children may hold its pipes open; what they say this long after its end is not waited for.
+_LAST_WORDS_S = 1.0
+#: A line without an end is printed in pieces of this size.
+_LINE_BYTES_MAX = 64 << 10
+#: Addresses are 127.x.k.r with r from 1 to 250, x counting the 250s.
+_RANKS_PER_BLOCK = 250
+RANKS_MAX = 4096
+NICS_PER_RANK_MAX = 64
+_SIGNAL_EXIT_BASE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all ranks of one launch share."""
+
+    command: tuple[str, ...]
+    ranks: int
+    nics_per_rank: int
+    port: int
+    name: str
+    secret: str
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """What one rank finds in its environment."""
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "R2CCL_JOB": self.name,
+            "R2CCL_SECRET": self.secret,
+            "R2CCL_NICS": ",".join(loopback_nics(rank, self.nics_per_rank)),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+#: Settings of the user's shell that mean other NICs or another secret than a job on loopback has.
+_NOT_HANDED_DOWN = frozenset({"R2CCL_SECRET_FILE", "R2CCL_SPARE_NICS"})
+
+
+def loopback_nics(rank: int, nics_per_rank: int, platform: str = sys.platform) -> list[str]:
+    """Addresses that stand in for a rank's NICs: 127.0.k.r for NIC k of rank r, both from 1.
+
+    Only Linux answers for all of 127.0.0.0/8; elsewhere NICs share 127.0.0.1 and differ by their ports.
+    """
+    if platform != "linux":
+        return ["127.0.0.1"] * nics_per_rank
+    block, last = divmod(rank, _RANKS_PER_BLOCK)
+    return [f"127.{block}.{nic + 1}.{last + 1}" for nic in range(nics_per_rank)]
+
+
+def launch(
+    command: list[str],
+    ranks: int,
+    nics_per_rank: int = 1,
+    *,
+    environ: Mapping[str, str] | None = None,
+    out: BinaryIO | None = None,
+    err: BinaryIO | None = None,
+) -> int:
+    """Run a script (or ``-m module``, or any program) as ``ranks`` processes; returns the exit code to end with.
+
+    That is 0, or the code of the first rank that failed; a rank ended by signal s counts as 128 + s, as in a shell.
+    Raises :class:`UsageError`. Must be called on the main thread, which owns the signals.
+    """
+    if not command:
+        raise UsageError("no script to run; for example: r2ccl run -n 4 train.py")
+    if not 1 <= ranks <= RANKS_MAX:
+        raise UsageError(f"{ranks} ranks: there may be 1 to {RANKS_MAX}")
+    if not 1 <= nics_per_rank <= NICS_PER_RANK_MAX:
+        raise UsageError(f"{nics_per_rank} NICs per rank: there may be 1 to {NICS_PER_RANK_MAX}")
+    name = f"run-{secrets.token_hex(8)}"
+    job = Job(_as_program(command), ranks, nics_per_rank, _free_port(), name, secrets.token_hex(32))
+    inherited = environment() if environ is None else environ
+    console = _Console(out or sys.stdout.buffer, err or sys.stderr.buffer)
+    return asyncio.run(_Launch(job, inherited, console).run())
+
+
+def _as_program(command: list[str]) -> tuple[str, ...]:
+    if command[0].endswith(".py") or command[0].startswith("-"):
+        return (sys.executable, *command)
+    return tuple(command)
+
+
+def _free_port() -> int:
+    """A port that is free now. If somebody else is faster, rank 0 takes one of the next."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class _Console:
+    """Whole lines of many ranks on two streams."""
+
+    def __init__(self, out: BinaryIO, err: BinaryIO) -> None:
+        self.out = out
+        self.err = err
+
+    def say(self, sentence: str) -> None:
+        self.write(self.err, f"r2ccl run: {sentence}\n".encode())
+
+    @staticmethod
+    def write(stream: BinaryIO, line: bytes) -> None:
+        stream.write(line)
+        stream.flush()
+
+
+class _Launch:
+    """One launch, from first process to last."""
+
+    def __init__(self, job: Job, inherited: Mapping[str, str], console: _Console) -> None:
+        self._job = job
+        self._inherited = {name: value for name, value in inherited.items() if name not in _NOT_HANDED_DOWN}
+        self._console = console
+        self._processes: list[Process] = []
+        #: Exit code of the first rank that failed.
+        self._failure: int | None = None
+        self._ending = False
+        self._interrupted = False
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(ending, self._end, ending)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for rank in range(self._job.ranks):
+                    if self._ending:
+                        break
+                    process = await self._start(rank)
+                    self._processes.append(process)
+                    group.create_task(self._attend(rank, process))
+        finally:
+            # Also what ranks have left behind in their process groups, and all of it if we end by an error of our own.
+            self._signal_all(signal.SIGKILL)
+            for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(handled)
+        return self._failure or 0
+
+    async def _start(self, rank: int) -> Process:
+        birth = (sys.executable, "-I", "-S", str(Path(rank_process.__file__)), str(os.getpid()))
+        return await asyncio.create_subprocess_exec(
+            *birth,
+            *self._job.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+            env={**self._inherited, **self._job.variables(rank)},
+            # A group of its own: Ctrl-C reaches a rank once, through us, and its children end with it.
+            start_new_session=True,
+        )
+
+    async def _attend(self, rank: int, process: Process) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.TaskGroup() as group:
+            pumps = [
+                group.create_task(self._pump(rank, process.stdout, self._console.out)),
+                group.create_task(self._pump(rank, process.stderr, self._console.err)),
+            ]
+            code = await process.wait()
+            await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
+            for pump in pumps:
+                pump.cancel()
+        if code != 0 and self._failure is None:
+            self._failure = code if code > 0 else _SIGNAL_EXIT_BASE - code
+            how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
+            others = "" if self._ending or self._interrupted or self._job.ranks == 1 else "; ending the others"
+            self._console.say(f"rank {rank} ended {how}{others}")
+            self._end(signal.SIGTERM)
+
+    async def _pump(self, rank: int, source: asyncio.StreamReader, stream: BinaryIO) -> None:
+        prefix = f"[{rank}] ".encode()
+        rest = b""
+        try:
+            while data := await source.read(_LINE_BYTES_MAX):
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) >= _LINE_BYTES_MAX:
+                    lines.append(rest)
+                    rest = b""
+                if lines:
+                    self._console.write(stream, b"".join(prefix + line + b"\n" for line in lines))
+        finally:
+            if rest:
+                self._console.write(stream, prefix + rest + b"\n")
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: the ranks decide what it means to them. The second one decides for them."""
+        if self._interrupted:
+            self._signal_all(signal.SIGKILL)
+            return
+        self._interrupted = True
+        self._signal_all(signal.SIGINT)
+
+    def _end(self, asked: signal.Signals) -> None:
+        """Ask all ranks to end, and see to it that they do."""
+        if self._ending:
+            return
+        self._ending = True
+        self._signal_all(asked)
+        asyncio.get_running_loop().call_later(END_GRACE_S, self._signal_all, signal.SIGKILL)
+
+    def _signal_all(self, what: signal.Signals) -> None:
+        for process in self._processes:
+            # A group that is gone needs no signal. It cannot be somebody else's: a number is not given out anew
+            # while a group bears it, and hardly in the moment after.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, what)

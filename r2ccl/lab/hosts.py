@@ -1,0 +1,190 @@
+"""The lab: emulated hosts, each a network namespace with its NICs, wired by a switch that is one more namespace.
+
+    with Lab(hosts=4, nics=2, rate_mbit_s=500) as lab:
+        ranks = [lab.popen(host, [sys.executable, "train.py"]) for host in range(4)]
+        lab.link_down(host=2, nic=1)
+
+Everything happens in namespaces of the lab's own, nothing in the machine's. Several labs may run at once, in one
+process or in many. Leaving the ``with`` ends the programs; so does the death of the lab's process, however it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from r2ccl import config
+from r2ccl.errors import R2cclError, UsageError
+from r2ccl.lab import enter, faults, rails
+from r2ccl.lab.leftovers import MARK_VARIABLE, Mark, kill_marked, sweep
+from r2ccl.lab.namespaces import Namespace
+from r2ccl.lab.rails import Port
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Any port will do: nobody else is in the namespace.
+MASTER_PORT = 29500
+
+
+class LabUnavailable(R2cclError):
+    """This machine or user may not make emulated hosts; the message says what was refused. Nothing was left."""
+
+    definite = True
+
+
+class Lab:
+    """Emulated hosts 0..hosts-1 with NICs 0..nics-1 each, one host per rank."""
+
+    def __init__(self, hosts: int = 4, nics: int = 2, rate_mbit_s: float = 500, name: str | None = None) -> None:
+        if not 1 <= hosts <= rails.HOSTS_MAX or not 1 <= nics <= rails.RAILS_MAX:
+            raise UsageError(f"a lab has 1 to {rails.HOSTS_MAX} hosts and NICs, not {hosts} and {nics}")
+        self.hosts = hosts
+        self.nics = nics
+        self.rate_mbit_s = rate_mbit_s
+        self.mark = Mark.new()
+        self.name = name or f"lab-{self.mark}"
+        self._secret = secrets.token_hex(16)
+        self._switch: Namespace | None = None
+        self._hosts: list[Namespace] = []
+        self._ports: dict[tuple[int, int], Port] = {}
+        self._children: list[subprocess.Popen[Any]] = []
+
+    def __repr__(self) -> str:
+        return f"Lab({self.name!r}, hosts={self.hosts}, nics={self.nics}, rate_mbit_s={self.rate_mbit_s:g})"
+
+    def __enter__(self) -> Lab:
+        sweep()
+        try:
+            self._build()
+        except (OSError, NetlinkError) as refused:
+            self.close()
+            raise LabUnavailable(f"cannot make emulated hosts: {refused.args[-1]}") from refused
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _build(self) -> None:
+        self._switch = switch = Namespace(f"{self.name}-switch")
+        bridges = [rails.add_bridge(switch, rail) for rail in range(self.nics)]
+        for host in range(self.hosts):
+            namespace = Namespace(f"{self.name}-host{host}")
+            self._hosts.append(namespace)
+            rails.prepare_host(namespace)
+            for nic in range(self.nics):
+                self._ports[host, nic] = port = rails.add_port(switch, bridges[nic], namespace, host, nic)
+                rails.shape(switch, port, self.rate_mbit_s)
+
+    def close(self) -> None:
+        """End every program of the lab and let go of its namespaces. May be called twice."""
+        for child in self._children:
+            child.kill()
+        for child in self._children:
+            child.wait()
+        if self._children:
+            kill_marked(self.mark)  # what the programs forked
+        self._children.clear()
+        for namespace in (*self._hosts, *([self._switch] if self._switch else [])):
+            namespace.close()
+        self._hosts.clear()
+        self._ports.clear()
+        self._switch = None
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def environment(self, rank: int, spare_nics: int = 0) -> dict[str, str]:
+        """What a rank on host ``rank`` needs to know. The last ``spare_nics`` NICs of each host stand by."""
+        names = [rails.interface(nic) for nic in range(self.nics)]
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.hosts),
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": self.address(0, 0),
+            "MASTER_PORT": str(MASTER_PORT),
+            "R2CCL_NICS": ",".join(names),
+            "R2CCL_SPARE_NICS": ",".join(names[self.nics - spare_nics :]),
+            "R2CCL_SECRET": self._secret,
+        }
+
+    def popen(
+        self, host: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a program on a host. ``env`` comes on top of this process's environment and :meth:`environment`;
+        ``options`` are ``subprocess.Popen``'s."""
+        environ = {**config.environment(), **self.environment(host), **(env or {}), MARK_VARIABLE: str(self.mark)}
+        through = [sys.executable, "-I", str(Path(enter.__file__)), str(os.getpid()), "--", *argv]
+
+        def start() -> subprocess.Popen[Any]:
+            return subprocess.Popen(through, env=environ, **options)
+
+        child = self.call(host, start)
+        self._children.append(child)
+        return child
+
+    def call(self, host: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function of this process on a host: sockets that it opens belong to that host for good."""
+        return self._hosts[host].call(function, *args, **kwargs)
+
+    def address(self, host: int, nic: int) -> str:
+        """The address of a NIC."""
+        return rails.address(host, nic)
+
+    def has_carrier(self, host: int, nic: int) -> bool:
+        """Whether the host sees a carrier on its NIC."""
+        namespace, port = self._hosts[host], self._ports[host, nic]
+        (link,) = namespace.call(namespace.netlink.get_links, port.host_index)
+        return bool(link.get("carrier"))
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+    # Each returns when it was done, on the monotonic clock, which all processes of a machine share.
+
+    def link_down(self, host: int, nic: int) -> float:
+        """The NIC loses its carrier, by the far end's doing."""
+        return faults.link_down(self._the_switch, self._ports[host, nic])
+
+    def link_up(self, host: int, nic: int) -> float:
+        """Undo :meth:`link_down`."""
+        return faults.link_up(self._the_switch, self._ports[host, nic])
+
+    def silent_drop(self, host: int, nic: int) -> float:
+        """Everything that the NIC sends or should receive vanishes; its carrier stays."""
+        return faults.silent_drop(self._the_switch, self._ports[host, nic])
+
+    def undrop(self, host: int, nic: int) -> float:
+        """Undo :meth:`silent_drop`."""
+        return faults.undrop(self._the_switch, self._ports[host, nic])
+
+    def set_rate(self, host: int, nic: int, rate_mbit_s: float) -> None:
+        """Change the rate of one NIC, in both directions."""
+        rails.shape(self._the_switch, self._ports[host, nic], rate_mbit_s)
+
+    @property
+    def _the_switch(self) -> Namespace:
+        if self._switch is None:
+            raise UsageError(f"{self.name} is not open")
+        return self._switch
+
+
+def can_create_namespaces() -> tuple[bool, str]:
+    """Whether a lab can be made here, found out by making one, and if not, why not."""
+    try:
+        with Lab(hosts=1, nics=1, name="trial") as lab:
+            child = lab.popen(0, ["true"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            _, complaint = child.communicate()
+    except LabUnavailable as refused:
+        return False, str(refused)
+    if child.returncode != 0:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        return False, f"cannot run a program on an emulated host: {lines[-1] if lines else child.returncode}"
+    return True, ""

@@ -1,0 +1,108 @@
+"""Which algorithm, and chunks of which size: a pure function of request, ranks and picture, so that all ranks agree.
+
+The algorithm is the one that the cost model expects to be fastest among those that are allowed. One rule is no matter
+of cost: recursive doubling sends from copies, so it is never used above the eager limit.
+
+The size of chunks is reasoned, not measured:
+
+* never above the setting (256 KiB, which stays in the cache);
+* at most about 2 ms on the slowest NIC, because a chunk is what is lost with a path and what a heartbeat queues behind.
+  In steps of 32 KiB: 128 KiB on a NIC of 500 Mbit/s;
+* four to a transfer where transfers are small, so that forwarding overlaps with receiving and every NIC gets some;
+* but not below 32 KiB for either reason: what a chunk costs in itself would then be as much as its bytes.
+
+Sizes are multiples of 4 KiB, or of the item where the item doesn't divide that, or the setting is smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from r2ccl.config import KIB
+from r2ccl.planner.cost import Wires, cost_s
+from r2ccl.planner.picture import Picture
+from r2ccl.planner.requests import CollectiveKind, Request
+from r2ccl.schedule.algorithms import ALGORITHMS, Algorithm, algorithm
+from r2ccl.schedule.ir import Program
+
+CHUNK_S_MAX = 0.002
+CHUNK_BYTES_MIN = 32 * KIB
+CHUNKS_PER_TRANSFER = 4
+PAGE_BYTES = 4 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How to do one request."""
+
+    algorithm: str
+    chunk_bytes: int
+    #: For people: what was compared.
+    reason: str
+
+
+def choose(request: Request, ranks: int, picture: Picture) -> Choice:
+    """The fastest allowed algorithm. Raises ``ValueError`` if the arguments do not fit one another."""
+    if len(picture.nics) != ranks:
+        raise ValueError(f"a picture of {len(picture.nics)} ranks for {ranks} ranks")
+    if not 0 <= request.root < ranks:
+        raise ValueError(f"root {request.root} of {ranks} ranks")
+    expected = {
+        candidate.name: cost_s(candidate.name, ranks, request.payload_bytes, _wires(candidate, request, ranks, picture))
+        for candidate in _allowed(request, picture)
+    }
+    # Of equals the later one: the list goes from few steps to few bytes, and with two ranks the ring is
+    # halving-doubling that forwards by chunk.
+    fastest = min(reversed(expected), key=lambda name: expected[name])
+    chunk_bytes = _chunk_bytes(algorithm(fastest), request, ranks, picture)
+    return Choice(fastest, chunk_bytes, _reason(request, ranks, picture, expected, fastest, chunk_bytes))
+
+
+def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
+    """The chosen algorithm's program of one rank."""
+    return algorithm(choice.algorithm).build(ranks, rank, request.count, request.root)
+
+
+def _allowed(request: Request, picture: Picture) -> list[Algorithm]:
+    return [
+        known
+        for known in ALGORITHMS
+        if known.collective == request.kind.value
+        and (known.name != "recursive_doubling" or request.payload_bytes <= picture.eager_bytes)
+    ]
+
+
+def _wires(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> Wires:
+    chunk_bytes = _chunk_bytes(candidate, request, ranks, picture)
+    return Wires(picture.latency_s, 1 / picture.rank_bandwidth_bytes_s, chunk_bytes)
+
+
+def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> int:
+    by_time = round(picture.slowest_nic_bytes_s * CHUNK_S_MAX / CHUNK_BYTES_MIN) * CHUNK_BYTES_MIN
+    # The ring's are the smallest transfers. The others' smallest are no better off cut up: nothing forwards them.
+    transfer_bytes = request.payload_bytes // ranks if candidate.name == "ring" else request.payload_bytes
+    by_number = _up(-(-transfer_bytes // CHUNKS_PER_TRANSFER), PAGE_BYTES)
+    wanted = min(picture.chunk_bytes, max(CHUNK_BYTES_MIN, min(by_time, by_number)))
+    granule = PAGE_BYTES if wanted >= PAGE_BYTES and PAGE_BYTES % request.item_bytes == 0 else request.item_bytes
+    return max(granule, wanted // granule * granule)
+
+
+def _up(number: int, granule: int) -> int:
+    return -(-number // granule) * granule
+
+
+def _reason(
+    request: Request, ranks: int, picture: Picture, expected: dict[str, float], fastest: str, chunk_bytes: int
+) -> str:
+    others = [f"{name} {_ms(seconds)}" for name, seconds in expected.items() if name != fastest]
+    text = f"{request.kind.value} of {request.payload_bytes} bytes over {ranks} ranks in epoch {picture.epoch}: "
+    text += f"{fastest} {_ms(expected[fastest])}"
+    if others:
+        text += f", against {', '.join(others)}"
+    if request.kind is CollectiveKind.ALL_REDUCE and "recursive_doubling" not in expected:
+        text += f"; recursive_doubling sends from copies, so only up to {picture.eager_bytes} bytes"
+    return f"{text}; chunks of {chunk_bytes} bytes"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,90 @@
+"""The picture of the network that all ranks agree on, and plan from. Data, versioned by its epoch.
+
+In epoch 0 it follows from what the ranks announced when they met: each knows the same book of addresses and the same
+planning settings, so each draws the same picture without a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from r2ccl.config import KIB
+from r2ccl.topology import Member
+
+#: Where nothing was measured: about what a small message between two event loops costs over loopback TCP.
+DEFAULT_LATENCY_S = 30e-6
+#: Where the system doesn't say how fast a NIC is (loopback, veth): 10 Gbit/s, which one core can just about fill.
+DEFAULT_BANDWIDTH_BYTES_S = 1.25e9
+_BYTES_S_PER_MBIT_S = 125_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class NicEstimate:
+    """What one carrying NIC of a rank is believed to do."""
+
+    bandwidth_bytes_s: float = DEFAULT_BANDWIDTH_BYTES_S
+    latency_s: float = DEFAULT_LATENCY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that a plan may depend on besides the request."""
+
+    epoch: int
+    #: By rank: its NICs that carry a share now. Spares and dead ones are left out.
+    nics: tuple[tuple[NicEstimate, ...], ...]
+    #: The settings' largest chunk.
+    chunk_bytes: int = 256 * KIB
+    #: The largest message that may go out from a copy.
+    eager_bytes: int = 64 * KIB
+
+    def __post_init__(self) -> None:
+        for rank, nics in enumerate(self.nics):
+            if not nics or any(nic.bandwidth_bytes_s <= 0 for nic in nics):
+                raise ValueError(f"rank {rank} has no NIC that carries anything, or one without bandwidth")
+
+    @property
+    def latency_s(self) -> float:
+        """Of the slowest NIC: a step is over when its last message is."""
+        return max(nic.latency_s for nics in self.nics for nic in nics)
+
+    @property
+    def rank_bandwidth_bytes_s(self) -> float:
+        """Of the rank that has the least, over all its NICs: every rank moves as much as any, so it sets the pace."""
+        return min(sum(nic.bandwidth_bytes_s for nic in nics) for nics in self.nics)
+
+    @property
+    def slowest_nic_bytes_s(self) -> float:
+        return min(nic.bandwidth_bytes_s for nics in self.nics for nic in nics)
+
+
+def first_picture(book: Sequence[Member], chunk_bytes: int, eager_bytes: int) -> Picture:
+    """The picture of epoch 0, from what the members announced."""
+    return Picture(
+        0,
+        tuple(
+            tuple(
+                NicEstimate(
+                    nic.speed_mbit_s * _BYTES_S_PER_MBIT_S if nic.speed_mbit_s else DEFAULT_BANDWIDTH_BYTES_S,
+                )
+                for nic in member.carrying
+            )
+            for member in book
+        ),
+        chunk_bytes,
+        eager_bytes,
+    )
+
+
+def even_picture(
+    ranks: int,
+    nics_per_rank: int = 1,
+    bandwidth_bytes_s: float = DEFAULT_BANDWIDTH_BYTES_S,
+    latency_s: float = DEFAULT_LATENCY_S,
+    chunk_bytes: int = 256 * KIB,
+    eager_bytes: int = 64 * KIB,
+) -> Picture:
+    """A picture in which all NICs are alike."""
+    nics = (NicEstimate(bandwidth_bytes_s, latency_s),) * nics_per_rank
+    return Picture(0, (nics,) * ranks, chunk_bytes, eager_bytes)

@@ -1,0 +1,112 @@
+"""How a link's silence becomes a verdict.
+
+A link is *silent* when bytes are in flight on it and nothing was acknowledged or received on any of its connections for
+a while. Three things are not silence. An idle link: nothing is in flight, so nothing is owed. A closed window: the peer's
+kernel answers, its process just doesn't read; a process that computes, or is stopped for minutes, is therefore never taken
+for dead. And our own absence: if this judge was not called in time, the evidence is as old as its absence is long, so it
+starts anew, after the sockets were read (decisions 16 and 17).
+
+The kernel keeps the evidence for us: it knows what is in flight and when it last heard from the other side. Bulk is also judged
+alone, with more patience, because a path may pass beats and swallow bulk.
+
+A cleverer judge would estimate a probability from the link's history. It would need a model of the traffic, and training
+traffic has none; a limit in milliseconds can be explained to the person who is woken up by it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+#: A judge called later than this many of its periods has been away.
+LATE_PERIODS = 3.0
+
+
+class Sample(Protocol):
+    """What health needs to know of a connection; transport.interface.PathSample fits."""
+
+    @property
+    def in_flight_bytes(self) -> int: ...
+    @property
+    def silence_s(self) -> float: ...
+    @property
+    def limited(self) -> bool: ...
+
+
+class Health(enum.Enum):
+    """Green: no complaint. Yellow: late. Red: silent."""
+
+    GREEN = "green"
+    YELLOW = "yellow"
+    RED = "red"
+
+
+class OwnStall:
+    """Notices that this process was away, and for how long altogether."""
+
+    __slots__ = ("_expected_s", "_period_s", "total_s")
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._expected_s: float | None = None
+        #: All time that this process was away, for time-outs to subtract.
+        self.total_s = 0.0
+
+    def expect(self, now: float) -> None:
+        """The next tick is due one period from now."""
+        self._expected_s = now + self._period_s
+
+    def tick(self, now: float) -> bool:
+        """Was this tick so late that evidence gathered meanwhile is void?"""
+        if self._expected_s is None:
+            return False
+        late_s = now - self._expected_s
+        self._expected_s = None
+        if late_s < (LATE_PERIODS - 1) * self._period_s:
+            return False
+        self.total_s += late_s
+        return True
+
+
+class LinkHealth:
+    """The judge of one link."""
+
+    __slots__ = ("_bulk_limit_s", "_bulk_since_s", "_in_flight_since_s", "_limit_s")
+
+    def __init__(self, silence_s: float, bulk_silence_s: float) -> None:
+        self._limit_s = silence_s
+        self._bulk_limit_s = bulk_silence_s
+        #: Since when bytes have been in flight at every look; None: they were not at the last.
+        self._in_flight_since_s: float | None = None
+        self._bulk_since_s: float | None = None
+
+    def void(self) -> None:
+        """Forget all evidence: we were away, or the connections are new."""
+        self._in_flight_since_s = None
+        self._bulk_since_s = None
+
+    def judge(self, control: Sample, bulk: Sample, now: float) -> Health:
+        """A look at both connections."""
+        owing = [sample for sample in (control, bulk) if sample.in_flight_bytes and not sample.limited]
+        if not owing:
+            self.void()
+            return Health.GREEN
+        if self._in_flight_since_s is None:
+            self._in_flight_since_s = now
+        silence_s = min(now - self._in_flight_since_s, _shortest_silence([control, bulk]))
+        if silence_s >= self._limit_s or self._bulk_is_silent(bulk, now):
+            return Health.RED
+        return Health.YELLOW if silence_s >= self._limit_s / 2 else Health.GREEN
+
+    def _bulk_is_silent(self, bulk: Sample, now: float) -> bool:
+        if not bulk.in_flight_bytes or bulk.limited:
+            self._bulk_since_s = None
+            return False
+        if self._bulk_since_s is None:
+            self._bulk_since_s = now
+        return min(now - self._bulk_since_s, bulk.silence_s) >= self._bulk_limit_s
+
+
+def _shortest_silence(samples: Sequence[Sample]) -> float:
+    return min(sample.silence_s for sample in samples)

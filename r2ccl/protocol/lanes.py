@@ -1,0 +1,214 @@
+"""Where the next chunk goes, and what comes back when a NIC dies.
+
+A lane is a mailbox for one peer, bound to one link at a time. It remembers each chunk that it handed to the link until
+the peer acknowledges it; its bound covers exactly those, so that when the link dies everything unacknowledged fits back
+at the lane's head. A lane whose link died is bound to another (a spare takes it whole), or dissolved, and then its chunks go
+to the head of the peer's queue and spread over the lanes that are left (decisions 5, 14 and 23).
+
+Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+#: A lane never holds less than this many chunks, or the wire would idle while an acknowledgement travels.
+CHUNKS_MIN = 2
+#: How far beyond bandwidth x round trip a lane may fill: half a product more, for the acknowledgements' jitter.
+HEADROOM = 1.5
+#: Weight of a new sample in the bandwidth estimate.
+SMOOTHING = 0.125
+#: A round-trip minimum older than this is replaced, so that a path that became longer is noticed.
+ROUND_TRIP_MEMORY_S = 10.0
+#: A rate is measured over at least this many bytes, or one late wake-up would look like a slow NIC.
+RATE_BYTES_MIN = 512 << 10
+
+
+class Parcel:
+    """A chunk on its way. Plain slots: one is made for every chunk."""
+
+    __slots__ = (
+        "chunk",
+        "communicator",
+        "fingerprint",
+        "flags",
+        "is_settled",
+        "lane",
+        "operation",
+        "owner",
+        "payload",
+        "send",
+        "sent_at_s",
+        "step",
+        "target",
+        "times_sent",
+    )
+
+    def __init__(
+        self,
+        communicator: int,
+        operation: int,
+        step: int,
+        target: int,
+        chunk: int,
+        fingerprint: int,
+        payload: bytes | memoryview,
+        flags: int = 0,
+        owner: Any = None,
+        send: int = 0,
+    ) -> None:
+        self.communicator = communicator
+        self.operation = operation
+        self.step = step
+        self.target = target
+        self.chunk = chunk
+        self.fingerprint = fingerprint
+        self.payload = payload
+        self.flags = flags
+        #: Whom to tell when it is settled; None once it went out from a copy.
+        self.owner = owner
+        self.send = send
+        #: The lane that holds it, while it is neither settled nor waiting.
+        self.lane: Lane | None = None
+        self.sent_at_s = 0.0
+        self.times_sent = 0
+        #: Acknowledged, or nobody wants it any more.
+        self.is_settled = False
+
+    def __repr__(self) -> str:
+        return f"Parcel(op={self.operation} step={self.step} chunk={self.chunk} to={self.target})"
+
+
+class Lane:
+    """A transport actor's mailbox for one peer."""
+
+    __slots__ = (
+        "_busy_since_s",
+        "_rate_bytes",
+        "_round_trip_at_s",
+        "bandwidth",
+        "chunk_bytes",
+        "index",
+        "is_orphan",
+        "link",
+        "outstanding",
+        "outstanding_bytes",
+        "peer",
+        "round_trip_s",
+        "window_bytes",
+    )
+
+    def __init__(self, index: int, peer: int, chunk_bytes: int, bandwidth: float) -> None:
+        self.index = index
+        self.peer = peer
+        #: The link that it is bound to; None while it has none.
+        self.link: Any = None
+        #: It had a link and lost it: it takes any, also a spare.
+        self.is_orphan = False
+        #: All and only chunks that were put on this lane and are not settled, oldest first.
+        self.outstanding: dict[Parcel, None] = {}
+        self.outstanding_bytes = 0
+        self.chunk_bytes = chunk_bytes
+        #: Bytes per second, smoothed.
+        self.bandwidth = bandwidth
+        #: The shortest time from put to settled lately, for chunks that met an empty lane.
+        self.round_trip_s = 0.0
+        self._round_trip_at_s = 0.0
+        self._busy_since_s = 0.0
+        self._rate_bytes = 0
+        #: A lane starts with room for a few chunks; what it measures then decides.
+        self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
+
+    def has_room(self, size: int) -> bool:
+        """Does a chunk of this size fit the window? An empty lane takes any."""
+        return not self.outstanding or self.outstanding_bytes + size <= self.window_bytes
+
+    def finish_s(self, size: int) -> float:
+        """When a chunk put now is expected to have left, counted from now."""
+        return (self.outstanding_bytes + size) / self.bandwidth
+
+    def put(self, parcel: Parcel, now: float) -> None:
+        """The chunk is this lane's until it is settled or taken back."""
+        if not self.outstanding:
+            self._busy_since_s = now
+            self._rate_bytes = 0
+        self.outstanding[parcel] = None
+        self.outstanding_bytes += len(parcel.payload)
+        parcel.lane = self
+        parcel.sent_at_s = now
+        parcel.times_sent += 1
+
+    def settle(self, parcel: Parcel, now: float) -> None:
+        """The peer has it."""
+        del self.outstanding[parcel]
+        size = len(parcel.payload)
+        self.outstanding_bytes -= size
+        parcel.lane = None
+        self._measure(size, now - parcel.sent_at_s, now)
+
+    def drop(self, parcel: Parcel) -> None:
+        """The chunk's operation failed: nobody wants it any more."""
+        del self.outstanding[parcel]
+        self.outstanding_bytes -= len(parcel.payload)
+        parcel.lane = None
+
+    def take_back(self) -> list[Parcel]:
+        """Everything unacknowledged, oldest first: the link is gone."""
+        parcels = list(self.outstanding)
+        self.outstanding.clear()
+        self.outstanding_bytes = 0
+        for parcel in parcels:
+            parcel.lane = None
+        return parcels
+
+    def _measure(self, size: int, round_trip_s: float, now: float) -> None:
+        if size < self.chunk_bytes // 2:
+            return
+        if round_trip_s < self.round_trip_s or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S or not self.round_trip_s:
+            self.round_trip_s = round_trip_s
+            self._round_trip_at_s = now
+        self._rate_bytes += size
+        busy_s = now - self._busy_since_s
+        if self._rate_bytes >= RATE_BYTES_MIN and busy_s > 0:
+            self.bandwidth += SMOOTHING * (self._rate_bytes / busy_s - self.bandwidth)
+            self._rate_bytes = 0
+            self._busy_since_s = now
+            self.window_bytes = max(
+                CHUNKS_MIN * self.chunk_bytes, int(HEADROOM * self.bandwidth * self.round_trip_s)
+            )
+
+
+def pick_lane(lanes: Iterable[Lane], size: int) -> Lane | None:
+    """The bound lane with room that is expected to finish first; None: the chunk waits."""
+    best: Lane | None = None
+    best_s = 0.0
+    for lane in lanes:
+        if lane.link is None or not lane.has_room(size):
+            continue
+        finish_s = lane.finish_s(size)
+        if best is None or finish_s < best_s:
+            best, best_s = lane, finish_s
+    return best
+
+
+def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
+    """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
+
+    ``links_up`` are objects with ``id.local_nic`` and ``id.remote_nic``. Same-rail links come first, since cross-rail
+    ones may pass a router. Returns None when every link that is up already serves another lane: sharing it would add
+    nothing.
+    """
+    used_nics = {(link.id.local_nic, link.id.remote_nic) for link in taken}
+    free = [link for link in links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
+    if not free:
+        return None
+    return min(
+        free,
+        key=lambda link: (
+            link.id.local_nic != home_nic,
+            link.id.local_nic != link.id.remote_nic,
+            link.id.local_nic,
+            link.id.remote_nic,
+        ),
+    )

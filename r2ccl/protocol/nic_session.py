@@ -1,0 +1,320 @@
+"""The life of one link: dialled, tried, in service, lost, and let in again.
+
+Theory of operation. Exactly one end dials a link (the lower rank), so that two fresh pairs of connections never compete. A
+link has a control and a bulk connection; it is in service when both stand. The first time that is enough. A link that
+was lost comes back *half-open*: on probation it carries an echo but no share, and only after the echo came home and a
+quiet time passed does it go UP. The quiet time doubles each time the link is lost again soon after it had come back, so a
+flapping link costs little, and it is limited, so a link is never given up. Where no other link to the peer is up there is
+nothing to protect by waiting: the echo alone suffices.
+
+    state       what may happen                     -> state
+    ABSENT      wanted                              DIALLING, or waits to be dialled
+    DIALLING    both connections stand              UP (first time), PROBATION (after a loss)
+                a connection fails, time is up      DOWN
+    PROBATION   echoed and quiet                    UP
+                a connection fails, silence, ...    DOWN
+    UP          a connection fails, silence, NIC
+                down here or there                  DOWN
+    DOWN        redial timer, encouragement         DIALLING
+                the peer dials                      as DIALLING
+
+What is lost is told upward once (``WentDown``); what to do about it is not decided here. Timers are effects and carry a
+token; a stale one is ignored, never cancelled.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+CONTROL = 1
+BULK = 2
+_BOTH = frozenset((CONTROL, BULK))
+
+
+class LinkState(enum.Enum):
+    """See the table above."""
+
+    ABSENT = "absent"
+    DIALLING = "dialling"
+    PROBATION = "probation"
+    UP = "up"
+    DOWN = "down"
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The link shall exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """A connection stands. ``alone``: no other link to the peer is up."""
+
+    purpose: int
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """A connection ended, or a dial failed."""
+
+    purpose: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Out of service by decision: silence, NIC down here, or the peer said so."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surrendered:
+    """A healthy link whose connections must end because they hold memory that its owner wants back (decision 7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encouraged:
+    """Something says that dialling may succeed now: a carrier is back. ``usable``: our own NIC is up."""
+
+    usable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Echoed:
+    """The peer's actor answered our echo."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer that this machine armed."""
+
+    token: int
+
+
+Event = Wanted | Established | ConnectionFailed | Withdrawn | Surrendered | Encouraged | Echoed | TimerFired
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Dial both connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortConnections:
+    """End every connection and dial of this link that stood before the current event."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendEcho:
+    """Ask the peer's actor for a sign on the control connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmTimer:
+    """Fire ``TimerFired(token)`` after ``delay_s``."""
+
+    token: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CameUp:
+    """The link carries from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class WentDown:
+    """The link had been up and carries no longer."""
+
+    cause: str
+
+
+Effect = Dial | AbortConnections | SendEcho | ArmTimer | CameUp | WentDown
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimes:
+    """The periods that a session needs, in seconds (see config)."""
+
+    dial_timeout_s: float
+    redial_s: float
+    quiet_s: float
+    quiet_max_s: float
+    stable_s: float
+
+
+class NicSession:
+    """The machine for one link. ``dialler``: this end dials."""
+
+    __slots__ = (
+        "_alone",
+        "_echoed",
+        "_quiet_over",
+        "_standing",
+        "_timer",
+        "_trusted",
+        "_up_since_s",
+        "cause",
+        "dialler",
+        "flaps",
+        "incident",
+        "state",
+        "times",
+        "usable",
+    )
+
+    def __init__(self, dialler: bool, times: SessionTimes) -> None:
+        self.dialler = dialler
+        self.times = times
+        self.state = LinkState.ABSENT
+        #: Why it is down; empty when it is not.
+        self.cause = ""
+        #: Our own NIC is up, as far as we know. While it isn't, dialling is pointless.
+        self.usable = True
+        #: Losses in a row, each soon after the link had come back.
+        self.flaps = 0
+        #: How often the link was taken out of service. A notice names it, so that an old one is recognised.
+        self.incident = 0
+        #: The next establishment needs no probation: first time, or surrendered while healthy.
+        self._trusted = True
+        #: Purposes whose connection stands.
+        self._standing: frozenset[int] = frozenset()
+        self._echoed = False
+        self._quiet_over = False
+        self._alone = False
+        self._up_since_s = 0.0
+        self._timer = 0
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """The only door. Total: every event is meaningful, or harmless, in every state."""
+        match event:
+            case Wanted():
+                return self._wanted()
+            case Established():
+                return self._established(event, now)
+            case ConnectionFailed():
+                return self._failed(event, now)
+            case Withdrawn():
+                return self._withdrawn(event.cause, now)
+            case Surrendered():
+                return self._surrendered(now)
+            case Encouraged():
+                return self._encouraged(event)
+            case Echoed():
+                self._echoed = True
+                return self._leave_probation(now)
+            case TimerFired():
+                return self._timer_fired(event, now)
+
+    def _wanted(self) -> list[Effect]:
+        return self._dial() if self.state is LinkState.ABSENT and self.dialler else []
+
+    def _dial(self) -> list[Effect]:
+        self.state = LinkState.DIALLING
+        self._standing = frozenset()
+        return [Dial(), self._arm(self.times.dial_timeout_s)]
+
+    def _arm(self, delay_s: float) -> ArmTimer:
+        self._timer += 1
+        return ArmTimer(self._timer, delay_s)
+
+    def _established(self, event: Established, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if event.purpose in self._standing:
+            # The peer dialled anew, so to it the connection that we hold is gone.
+            effects += self._lose("replaced by the peer", now, redial=False)
+        self._standing |= {event.purpose}
+        if self._standing != _BOTH or self.state in (LinkState.UP, LinkState.PROBATION):
+            return effects
+        if self._trusted:
+            return [*effects, self._go_up(now)]
+        self.state = LinkState.PROBATION
+        self._echoed = False
+        self._alone = event.alone
+        self._quiet_over = event.alone
+        return [*effects, SendEcho(), self._arm(self._probation_period_s())]
+
+    def _quiet_s(self) -> float:
+        return min(self.times.quiet_s * 2 ** max(0, min(self.flaps, 30) - 1), self.times.quiet_max_s)
+
+    def _probation_period_s(self) -> float:
+        return self.times.dial_timeout_s if self._quiet_over else self._quiet_s()
+
+    def _go_up(self, now: float) -> Effect:
+        self.state = LinkState.UP
+        self.cause = ""
+        self._trusted = False
+        self._up_since_s = now
+        self._timer += 1
+        return CameUp()
+
+    def _leave_probation(self, now: float) -> list[Effect]:
+        if self.state is LinkState.PROBATION and self._echoed and self._quiet_over:
+            return [self._go_up(now)]
+        return []
+
+    def _failed(self, event: ConnectionFailed, now: float) -> list[Effect]:
+        if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
+            return []
+        return self._lose(event.cause, now, redial=True)
+
+    def _withdrawn(self, cause: str, now: float) -> list[Effect]:
+        if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
+            return []
+        return self._lose(cause, now, redial=True)
+
+    def _lose(self, cause: str, now: float, redial: bool) -> list[Effect]:
+        was = self.state
+        if was is LinkState.UP and now - self._up_since_s > self.times.stable_s:
+            self.flaps = 0
+        if was in (LinkState.UP, LinkState.PROBATION):
+            self.flaps += 1
+            self._trusted = False
+        self.state = LinkState.DOWN
+        self.cause = cause
+        self._standing = frozenset()
+        effects: list[Effect] = [AbortConnections()]
+        if was is LinkState.UP:
+            self.incident += 1
+            effects.append(WentDown(cause))
+        if self.dialler and redial:
+            effects.append(self._arm(self.times.redial_s))
+        return effects
+
+    def _surrendered(self, now: float) -> list[Effect]:
+        was_up = self.state is LinkState.UP
+        flaps = self.flaps
+        effects = self._lose("a buffer was given back", now, redial=False)
+        if was_up:
+            self.flaps = flaps
+            self._trusted = True
+        return [*effects, *(self._dial() if self.dialler and self.usable else [])]
+
+    def _encouraged(self, event: Encouraged) -> list[Effect]:
+        self.usable = event.usable
+        if event.usable and self.dialler and self.state is LinkState.DOWN:
+            return self._dial()
+        return []
+
+    def _timer_fired(self, event: TimerFired, now: float) -> list[Effect]:
+        if event.token != self._timer:
+            return []
+        if self.state is LinkState.DOWN:
+            if self.usable:
+                return self._dial()
+            return [self._arm(self.times.redial_s)]
+        if self.state is LinkState.DIALLING:
+            return self._lose("dial timed out", now, redial=True)
+        if self.state is LinkState.PROBATION:
+            self._quiet_over = True
+            effects = self._leave_probation(now)
+            return effects or [SendEcho(), self._arm(self.times.dial_timeout_s)]
+        return []

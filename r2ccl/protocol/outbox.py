@@ -1,0 +1,153 @@
+"""Everything that this rank owes one peer: what waits, what is held back, what is sent and not yet acknowledged.
+
+A peer that has not entered an operation has no place for its chunks. It keeps up to a fixed credit of them; what is
+beyond waits here until the peer says ``Entered`` (or is heard to be that far in any other way). So a bulk connection is never
+paused for want of a destination, and a peer's memory is bounded by peers x credit (decision 13).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from r2ccl.protocol.lanes import Parcel
+from r2ccl.protocol.wire import Ack
+
+#: Parcels of one operation by (step, chunk).
+_Pieces = dict[tuple[int, int], Parcel]
+
+
+class Outbox:
+    """Towards one peer, over all communicators."""
+
+    __slots__ = ("_entered", "_held", "_sent", "_unsolicited", "credit_bytes", "peer", "unsolicited_bytes", "waiting")
+
+    def __init__(self, peer: int, credit_bytes: int) -> None:
+        self.peer = peer
+        self.credit_bytes = credit_bytes
+        #: May be sent, but no lane has room. Resent chunks go to its left end.
+        self.waiting: deque[Parcel] = deque()
+        #: Beyond the credit, in order: nothing overtakes, or an operation could starve.
+        self._held: deque[Parcel] = deque()
+        #: communicator -> number of operations that the peer is known to have entered.
+        self._entered: dict[int, int] = {}
+        #: Bytes accounted against the credit, by (communicator, operation).
+        self._unsolicited: dict[tuple[int, int], int] = {}
+        self.unsolicited_bytes = 0
+        #: All and only parcels that were submitted and are not settled, by communicator and operation, oldest first.
+        self._sent: dict[int, dict[int, _Pieces]] = {}
+
+    def submit(self, parcel: Parcel) -> bool:
+        """Take note of a new parcel. True: send it now; False: it is held until the peer has entered."""
+        operations = self._sent.get(parcel.communicator)
+        if operations is None:
+            operations = self._sent[parcel.communicator] = {}
+        pieces = operations.get(parcel.operation)
+        if pieces is None:
+            pieces = operations[parcel.operation] = {}
+        pieces[parcel.step, parcel.chunk] = parcel
+        if parcel.operation < self._entered.get(parcel.communicator, 0):
+            return True
+        if self._held or not self._fits_credit(parcel):
+            self._held.append(parcel)
+            return False
+        self._charge(parcel)
+        return True
+
+    def entered(self, communicator: int, operation: int) -> list[Parcel]:
+        """The peer is in ``operation``. Returns the parcels that this releases, in order."""
+        if operation < self._entered.get(communicator, 0):
+            return []
+        self._entered[communicator] = operation + 1
+        for key in [key for key in self._unsolicited if key[0] == communicator and key[1] <= operation]:
+            self.unsolicited_bytes -= self._unsolicited.pop(key)
+        return self._release()
+
+    def acknowledged(self, ack: Ack) -> list[Parcel]:
+        """Which parcels the acknowledgement settles. Told twice, it settles nothing more."""
+        operations = self._sent.get(ack.communicator)
+        if not operations:
+            return []
+        settled: list[Parcel] = []
+        for operation in [operation for operation in operations if operation < ack.completed]:
+            settled.extend(operations.pop(operation).values())
+        for transfer in ack.transfers:
+            pieces = operations.get(transfer.operation)
+            if pieces is None:
+                continue
+            bits = int.from_bytes(transfer.bits, "little") << transfer.base | (1 << transfer.base) - 1
+            done = [key for key in pieces if key[0] == transfer.step and bits >> key[1] & 1]
+            settled.extend(pieces.pop(key) for key in done)
+            if not pieces:
+                del operations[transfer.operation]
+        return settled
+
+    def completed(self, communicator: int, completed: int) -> list[Parcel]:
+        """As :meth:`acknowledged`, for the number that rides in a header."""
+        operations = self._sent.get(communicator)
+        if not operations or next(iter(operations)) >= completed:
+            return []
+        return self.acknowledged(Ack(communicator, completed, ()))
+
+    def give_back(self, parcels: Iterable[Parcel]) -> None:
+        """Chunks of a lost lane: to the head of the queue, in their old order."""
+        self.waiting.extendleft(reversed(list(parcels)))
+
+    def find(self, communicator: int, operation: int, step: int, chunk: int) -> Parcel | None:
+        """The parcel of that name, unless it is settled."""
+        return self._sent.get(communicator, {}).get(operation, {}).get((step, chunk))
+
+    def settle_operation(self, communicator: int, operation: int) -> list[Parcel]:
+        """The operation ended well: its sends are known to have arrived. Returns what no acknowledgement settled yet,
+        except what went out from a copy (``owner`` is None), which goes on until the peer has it."""
+        operations = self._sent.get(communicator)
+        pieces = operations.get(operation) if operations else None
+        if not pieces:
+            return []
+        done = [key for key, parcel in pieces.items() if parcel.owner is not None]
+        return [pieces.pop(key) for key in done]
+
+    def forget(self, communicator: int, operation: int) -> list[Parcel]:
+        """Operations from ``operation`` on failed: nothing of theirs is wanted any more."""
+        operations = self._sent.get(communicator, {})
+        gone = [parcel for number in operations if number >= operation for parcel in operations[number].values()]
+        for number in [number for number in operations if number >= operation]:
+            del operations[number]
+        unwanted = set(gone)
+        for queue in (self.waiting, self._held):
+            kept = [parcel for parcel in queue if parcel not in unwanted]
+            queue.clear()
+            queue.extend(kept)
+        return gone
+
+    def unsettled(self) -> int:
+        """How many parcels the peer has not acknowledged."""
+        return sum(len(pieces) for operations in self._sent.values() for pieces in operations.values())
+
+    def entered_by_peer(self, communicator: int) -> int:
+        """How many operations the peer is known to have entered."""
+        return self._entered.get(communicator, 0)
+
+    def _fits_credit(self, parcel: Parcel) -> bool:
+        return self.unsolicited_bytes + len(parcel.payload) <= self.credit_bytes
+
+    def _charge(self, parcel: Parcel) -> None:
+        key = (parcel.communicator, parcel.operation)
+        size = len(parcel.payload)
+        self._unsolicited[key] = self._unsolicited.get(key, 0) + size
+        self.unsolicited_bytes += size
+
+    def _release(self) -> list[Parcel]:
+        released: list[Parcel] = []
+        still: deque[Parcel] = deque()
+        while self._held:
+            parcel = self._held.popleft()
+            if parcel.operation < self._entered.get(parcel.communicator, 0):
+                released.append(parcel)
+            elif not still and self._fits_credit(parcel):
+                self._charge(parcel)
+                released.append(parcel)
+            else:
+                still.append(parcel)
+        self._held = still
+        return released

@@ -1,0 +1,95 @@
+"""What was sent, resent, received and dropped, counted per (own NIC, peer) and for the job.
+
+These are plain objects with plain integers, because they are written for every chunk: whoever moves a chunk holds the
+right :class:`LinkCounters` and adds to its fields, with no call, no lock and no name looked up. Everything here lives
+on one event loop. Reading is the rare case, so that is where sums are made (:meth:`Counters.snapshot`).
+
+Counters only grow. Who wants a rate takes two snapshots and divides by the time between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What passed between one NIC of ours and one peer, on whichever of the peer's NICs."""
+
+    #: Payloads handed to the transport, those sent again included.
+    sent_bytes: int = 0
+    sent_chunks: int = 0
+    #: The part of ``sent`` that had gone out before. It goes up when a path is lost, and with every twin.
+    resent_bytes: int = 0
+    resent_chunks: int = 0
+    #: Payloads that arrived whole, duplicates included.
+    received_bytes: int = 0
+    received_chunks: int = 0
+    #: Arrived, and had been there already: dropped by name.
+    duplicate_chunks: int = 0
+    #: Arrived with a wrong checksum: asked for again.
+    spoiled_chunks: int = 0
+    acks_sent: int = 0
+    acks_received: int = 0
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(LinkCounters))
+
+
+def _total(counters: Iterable[LinkCounters]) -> dict[str, int]:
+    rows = list(counters)
+    return {name: sum(getattr(row, name) for row in rows) for name in _FIELDS}
+
+
+@dataclass(slots=True)
+class Counters:
+    """All counters of one rank. Bounded by (own NICs x peers) and by the capacity given to ``record_arrivals``."""
+
+    #: A lane moved off a lost NIC, or its chunks were spread over the others.
+    failovers: int = 0
+    #: Chunks sent on a second path while the first was only suspected.
+    twins: int = 0
+    #: Bytes that arrived before this rank had called their operation, and waited within the peer's credit.
+    parked_bytes: int = 0
+    #: Connections that ended in the handshake.
+    authentication_failures: int = 0
+    #: (time_s, own NIC, bytes) of the latest arrivals, oldest first; None unless somebody asked for it.
+    arrivals: deque[tuple[float, int, int]] | None = None
+    _links: dict[tuple[int, int], LinkCounters] = dataclasses.field(default_factory=dict)
+
+    def link(self, local_nic: int, peer: int) -> LinkCounters:
+        """The counters of one NIC towards one peer, made on first use. Keep the result: it is never replaced."""
+        key = (local_nic, peer)
+        counters = self._links.get(key)
+        if counters is None:
+            counters = self._links[key] = LinkCounters()
+        return counters
+
+    def record_arrivals(self, capacity: int) -> None:
+        """Keep the latest ``capacity`` arrivals, for a plot of throughput over time; what was kept so far is dropped.
+
+        Off by default: it costs a tuple per chunk. The writer does ``if counters.arrivals is not None``.
+        """
+        if capacity < 1:
+            raise ValueError(f"a record of {capacity} arrivals keeps nothing")
+        self.arrivals = deque(maxlen=capacity)
+
+    def snapshot(self) -> dict[str, object]:
+        """Everything but the arrivals as plain dicts and ints, ready for JSON: the job's, per NIC and per link.
+
+        Keys are spelled as in logs: ``nic0``, ``nic0->rank3``.
+        """
+        ordered = sorted(self._links.items())
+        nics = sorted({nic for nic, _ in self._links})
+        return {
+            "failovers": self.failovers,
+            "twins": self.twins,
+            "parked_bytes": self.parked_bytes,
+            "authentication_failures": self.authentication_failures,
+            "total": _total(self._links.values()),
+            "nics": {f"nic{nic}": _total(row for (owner, _), row in ordered if owner == nic) for nic in nics},
+            "links": {f"nic{nic}->rank{peer}": dataclasses.asdict(row) for (nic, peer), row in ordered},
+        }

@@ -1,0 +1,404 @@
+"""One authenticated TCP connection: frames out, frames in, without a copy of what is large.
+
+Out: header and payload go to the kernel in one call. What it does not take waits in a queue, as views, and goes out when
+the socket is writable, many frames to a call.
+
+In: between frames we read into a small inbox, which holds whole small frames. Once a header of a large chunk is parsed, its
+destination is asked for, and from then on the kernel writes the payload straight there and the 64 bytes behind it, the
+next header, into the inbox, again in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Kind, checksum, unpack_header
+from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+
+#: Largest control frame plus header; see wire.CONTROL_BYTES_MAX.
+INBOX_BYTES = HEADER_BYTES + (64 << 10)
+#: Chunks up to this size are taken whole from the inbox; larger ones are received in place.
+WHOLE_BYTES_MAX = 16 << 10
+#: Reads of one connection in one turn of the loop.
+READS_PER_TURN = 2
+#: Buffers handed to one sendmsg, and bytes after which other connections get their turn.
+GATHER_MAX = 32
+WRITE_BYTES_PER_TURN = 1 << 20
+
+# struct tcp_info of Linux, as far as needed; offsets are part of the kernel's interface.
+_TCP_INFO_BYTES = 232
+_PROBES_AT = 3
+_UNACKED_AT = 24
+_LAST_DATA_RECV_AT = 52
+_LAST_ACK_RECV_AT = 56
+_RTT_AT = 68
+_TOTAL_RETRANS_AT = 100
+_NOTSENT_AT = 144
+_SND_MSS_AT = 16
+_SND_WND_AT = 228
+_U32 = struct.Struct("=I")
+_NAME = struct.Struct("<QQ")
+_NAME_AT = 8
+_KIND_AT = 2
+
+Frame = tuple[bytes, bytes | memoryview]
+
+_LOSSES = {
+    errno.ECONNREFUSED: Loss.REFUSED,
+    errno.ECONNRESET: Loss.RESET,
+    errno.EPIPE: Loss.RESET,
+    errno.ECONNABORTED: Loss.RESET,
+}
+
+
+def loss_of(error: OSError) -> Loss:
+    """What an error of a socket means. All that is not a clear word of the peer's kernel is a path that fails."""
+    return _LOSSES.get(error.errno or 0, Loss.UNREACHABLE)
+
+
+
+
+class TcpConnection:
+    """See :class:`~r2ccl.transport.interface.Connection`."""
+
+    one_sided = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, local_nic: int, purpose: Purpose) -> None:
+        self.purpose = purpose
+        self.local_nic = local_nic
+        self.peer = -1
+        self.remote_nic = -1
+        self.peer_incarnation = 0
+        self.is_open = False
+        #: While the connection is still being made: how to give it up.
+        self.on_abort: Callable[[], None] | None = None
+        self._loop = loop
+        self._receiver = receiver
+        self._sock: socket.socket | None = None
+        self._forget: Callable[[TcpConnection], None] | None = None
+        #: Frames that the kernel has not taken completely, oldest first; of the first, ``_taken`` bytes are gone.
+        self._queue: deque[Frame] = deque()
+        self._taken = 0
+        self._writing = False
+        #: Bytes [_start, _end) of the inbox are unparsed.
+        self._inbox = memoryview(bytearray(INBOX_BYTES))
+        self._start = 0
+        self._end = 0
+        #: The large chunk being received: header, where it goes, how much is there. None: between frames.
+        self._header: Header | None = None
+        self._target: memoryview | None = None
+        self._filled = 0
+        self._discarding = False
+
+    def open(self, sock: socket.socket, leftover: bytes, forget: Callable[[TcpConnection], None]) -> None:
+        """The handshake is done; ``leftover`` came behind it."""
+        self._sock = sock
+        self._forget = forget
+        self.is_open = True
+        self._receiver.established(self)
+        if not self.is_open:
+            return
+        self._loop.add_reader(sock.fileno(), self._readable)
+        if leftover:
+            self._inbox[: len(leftover)] = leftover
+            self._end = len(leftover)
+            self._parse()
+            if self.is_open:
+                self._receiver.batch_ended(self)
+
+    # Out.
+
+    def send(self, header: bytes, payload: bytes | memoryview) -> None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        sock = self._sock
+        if sock is None:
+            return
+        if self._queue:
+            self._queue.append((header, payload))
+            return
+        try:
+            sent = sock.sendmsg((header, payload)) if len(payload) else sock.send(header)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._fail_soon(error)
+            return
+        if sent < len(header) + len(payload):
+            self._queue.append((header, payload))
+            self._taken = sent
+            self._start_writing()
+
+    def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
+        """TCP has no one-sided writes."""
+        raise AssertionError("a TCP connection is not one-sided")
+
+    def withdraw(self, communicator: int, operation: int) -> bool:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        if not self._queue:
+            return True
+        kept = deque(frame for frame in self._queue if not _belongs(frame, communicator, operation))
+        first = self._queue[0]
+        held = self._taken > 0 and _belongs(first, communicator, operation)
+        if held:
+            kept.appendleft(first)
+        elif not kept:
+            self._stop_writing()
+        self._queue = kept
+        return not held
+
+    def _start_writing(self) -> None:
+        if not self._writing and self._sock is not None:
+            self._writing = True
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _stop_writing(self) -> None:
+        if self._writing and self._sock is not None:
+            self._writing = False
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _writable(self) -> None:
+        assert self._sock is not None
+        budget = WRITE_BYTES_PER_TURN
+        while self._queue and budget > 0:
+            buffers = self._gather()
+            try:
+                sent = self._sock.sendmsg(buffers)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(error)
+                return
+            budget -= sent
+            if not self._advance(sent, sum(map(len, buffers))):
+                return
+        if not self._queue:
+            self._stop_writing()
+
+    def _gather(self) -> list[bytes | memoryview]:
+        buffers: list[bytes | memoryview] = []
+        for header, payload in self._queue:
+            if len(buffers) >= GATHER_MAX:
+                break
+            buffers.append(header)
+            if len(payload):
+                buffers.append(payload)
+        skip = self._taken
+        if skip >= HEADER_BYTES:
+            del buffers[0]
+            skip -= HEADER_BYTES
+        if skip:
+            buffers[0] = memoryview(buffers[0])[skip:]
+        return buffers
+
+    def _advance(self, sent: int, offered: int) -> bool:
+        """Drop what the kernel took. Returns whether it took all that was offered."""
+        complete = sent == offered
+        sent += self._taken
+        while self._queue:
+            size = len(self._queue[0][0]) + len(self._queue[0][1])
+            if sent < size:
+                break
+            sent -= size
+            self._queue.popleft()
+        self._taken = sent
+        return complete
+
+    # In.
+
+    def discard_incoming(self) -> None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        if self._target is not None and not self._discarding:
+            self._discarding = True
+            self._target = memoryview(bytearray(len(self._target)))
+
+    def _readable(self) -> None:
+        for _ in range(READS_PER_TURN):
+            sock = self._sock
+            if sock is None:
+                return
+            try:
+                if self._target is not None:
+                    drained = self._read_target(sock, self._target)
+                else:
+                    drained = self._read_inbox(sock)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._fail(error)
+                return
+            except BadFrame as bad:
+                self._lose(Loss.BAD_FRAME, str(bad))
+                return
+            if drained:
+                break
+        if self.is_open:
+            self._receiver.batch_ended(self)
+
+    def _read_inbox(self, sock: socket.socket) -> bool:
+        """Returns whether the socket is surely drained."""
+        received = sock.recv_into(self._inbox[self._end :])
+        if received == 0:
+            self._lose(Loss.END_OF_FILE, "the peer closed")
+            return True
+        drained = received < INBOX_BYTES - self._end
+        self._end += received
+        self._parse()
+        return drained
+
+    def _read_target(self, sock: socket.socket, target: memoryview) -> bool:
+        rest = target[self._filled :]
+        received = sock.recvmsg_into((rest, self._inbox[:HEADER_BYTES]))[0]
+        if received == 0:
+            self._lose(Loss.END_OF_FILE, "the peer closed")
+            return True
+        if received < len(rest):
+            self._filled += received
+            return True
+        self._start, self._end = 0, received - len(rest)
+        self._target_filled()
+        if self._end == HEADER_BYTES and self.is_open:
+            self._parse()
+            return False
+        return True
+
+    def _target_filled(self) -> None:
+        header, target = self._header, self._target
+        assert header is not None
+        assert target is not None
+        discarding = self._discarding
+        self._header = self._target = None
+        self._discarding = False
+        if discarding:
+            return
+        if header.flags & Flag.CHECKSUMMED and checksum(target) != header.checksum:
+            self._receiver.spoiled(self, header)
+        else:
+            self._receiver.landed(self, header)
+
+    def _parse(self) -> None:
+        """Deliver every frame that is whole in the inbox; start receiving a large one in place."""
+        while self._end - self._start >= HEADER_BYTES and self.is_open:
+            header = unpack_header(self._inbox, self._start)
+            body = self._start + HEADER_BYTES
+            size = header.payload_bytes
+            if self._end - body >= size:
+                self._start = body + size
+                self._deliver(header, self._inbox[body : body + size])
+            elif header.kind == Kind.CHUNK and size > WHOLE_BYTES_MAX:
+                self._receive_in_place(header, body)
+                return
+            else:
+                break
+        self._compact()
+
+    def _compact(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            rest = bytes(self._inbox[self._start : self._end])
+            self._inbox[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+
+    def _deliver(self, header: Header, payload: memoryview) -> None:
+        if header.flags & Flag.CHECKSUMMED and checksum(payload) != header.checksum:
+            if header.kind != Kind.CHUNK:
+                raise BadFrame("a control frame fails its checksum")
+            self._receiver.spoiled(self, header)
+        elif header.kind == Kind.CHUNK:
+            self._receiver.chunk(self, header, payload)
+        else:
+            self._receiver.control(self, header, payload)
+
+    def _receive_in_place(self, header: Header, body: int) -> None:
+        target = self._receiver.destination(self, header)
+        if not self.is_open:
+            return
+        assert len(target) == header.payload_bytes
+        there = self._end - body
+        target[:there] = self._inbox[body : self._end]
+        self._header, self._target, self._filled = header, target, there
+        self._discarding = False
+        self._start = self._end = 0
+
+    # The end.
+
+    def sample(self) -> PathSample:
+        """See :class:`~r2ccl.transport.interface.Connection`. Reads the kernel's own account."""
+        if self._sock is None:
+            return PathSample(0, 0, 0.0, 0.0, True)
+        unsent = sum(len(header) + len(payload) for header, payload in self._queue) - self._taken
+        try:
+            account = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except (OSError, AttributeError):
+            return PathSample(0, unsent, 0.0, 0.0, True)
+        account = account.ljust(_TCP_INFO_BYTES, b"\xff")
+
+        def field(offset: int) -> int:
+            return int(_U32.unpack_from(account, offset)[0])
+
+        unacked = field(_UNACKED_AT)
+        return PathSample(
+            in_flight_bytes=unacked * max(1, field(_SND_MSS_AT)),
+            unsent_bytes=unsent + field(_NOTSENT_AT),
+            silence_s=min(field(_LAST_DATA_RECV_AT), field(_LAST_ACK_RECV_AT)) / 1000,
+            rtt_s=field(_RTT_AT) / 1e6,
+            limited=unacked == 0 or field(_SND_WND_AT) == 0,
+            resent_segments=field(_TOTAL_RETRANS_AT),
+        )
+
+    def abort(self) -> None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        if self.on_abort is not None:
+            self.on_abort()
+            return
+        sock, self._sock = self._sock, None
+        self.is_open = False
+        self._queue.clear()
+        self._target = self._header = None
+        if sock is None:
+            return
+        self._loop.remove_reader(sock.fileno())
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(sock.fileno())
+        if self._forget is not None:
+            self._forget(self)
+        sock.close()
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child: only the descriptor is let go."""
+        if self._sock is not None:
+            self._sock.close()
+
+    def _fail(self, error: OSError) -> None:
+        self._lose(loss_of(error), str(error))
+
+    def _fail_soon(self, error: OSError) -> None:
+        if self._sock is not None:
+            self._loop.call_soon(self._fail_if_open, error)
+
+    def _fail_if_open(self, error: OSError) -> None:
+        if self.is_open:
+            self._fail(error)
+
+    def _lose(self, loss: Loss, detail: str) -> None:
+        self.abort()
+        self._receiver.lost(self, loss, detail)
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic}"
+        return f"<TcpConnection {where} {self.purpose.name.lower()} {state}, {len(self._queue)} queued>"
+
+
+def _belongs(frame: Frame, communicator: int, operation: int) -> bool:
+    header = frame[0]
+    if header[_KIND_AT] != Kind.CHUNK:
+        return False
+    whose, number = _NAME.unpack_from(header, _NAME_AT)
+    return bool(whose == communicator and number >= operation)

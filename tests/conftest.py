@@ -1,0 +1,69 @@
+"""What holds for all tests: none leaves a task behind, and those that need namespaces run where they can.
+
+A kernel that forbids namespaces is no fault of the code, so there those tests are left out and counted in the report.
+With ``--namespaces=require``, which CI gives as root, they stay in and fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+#: Enough for cancelled tasks to run their ``finally`` and for done-callbacks of done-callbacks.
+TURNS_TO_SETTLE = 10
+LEFT_OUT: Final = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--namespaces",
+        choices=("auto", "require", "no"),
+        default="auto",
+        help="tests that make network namespaces: where possible (auto), always (require), never (no)",
+    )
+
+
+def namespaces_refused() -> str:
+    """Why the lab cannot emulate hosts here; empty if it can. It knows by trying, in a process that ends at once."""
+    program = "from r2ccl.lab import can_create_namespaces as can; print(can()[1])"
+    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return tried.stdout.strip()
+
+
+def leaves_no_task(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """``test``, failing if tasks that it started are still there when it returns."""
+
+    @functools.wraps(test)
+    async def checked(*args: Any, **kwargs: Any) -> None:
+        before = asyncio.all_tasks()
+        await test(*args, **kwargs)
+        for _ in range(TURNS_TO_SETTLE):
+            await asyncio.sleep(0)
+        left = sorted(task.get_name() for task in asyncio.all_tasks() - before)
+        assert not left, f"the test left tasks behind: {', '.join(left)}"
+
+    return checked
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = leaves_no_task(item.obj)
+    wanted = config.getoption("--namespaces")
+    needing = [item for item in items if item.get_closest_marker("namespaces")]
+    if needing and wanted != "require" and (why := "not wanted" if wanted == "no" else namespaces_refused()):
+        config.hook.pytest_deselected(items=needing)
+        items[:] = [item for item in items if item not in needing]
+        config.stash[LEFT_OUT] = f"{len(needing)} tests that make network namespaces were left out: {why}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if LEFT_OUT in config.stash:
+        terminalreporter.write_line(config.stash[LEFT_OUT], yellow=True)

@@ -1,0 +1,76 @@
+"""The counters: cheap to write, summed only when read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from r2ccl.telemetry.counters import Counters
+
+
+def test_a_link_is_made_once_and_kept() -> None:
+    counters = Counters()
+    link = counters.link(0, 3)
+    link.sent_bytes += 100
+    assert counters.link(0, 3) is link
+    assert counters.link(1, 3) is not link
+    assert counters.link(0, 2) is not link
+
+
+def test_a_snapshot_sums_per_nic_and_over_all() -> None:
+    counters = Counters(failovers=2)
+    for nic, peer, sent in [(0, 1, 10), (0, 2, 20), (1, 1, 300)]:
+        link = counters.link(nic, peer)
+        link.sent_bytes += sent
+        link.sent_chunks += 1
+    snapshot = counters.snapshot()
+    assert snapshot["failovers"] == 2
+    nics = snapshot["nics"]
+    assert isinstance(nics, dict)
+    assert {name: (row["sent_bytes"], row["sent_chunks"]) for name, row in nics.items()} == {
+        "nic0": (30, 2),
+        "nic1": (300, 1),
+    }
+    links = snapshot["links"]
+    assert isinstance(links, dict)
+    assert {name: row["sent_bytes"] for name, row in links.items()} == {
+        "nic0->rank1": 10,
+        "nic0->rank2": 20,
+        "nic1->rank1": 300,
+    }
+    total = snapshot["total"]
+    assert isinstance(total, dict)
+    assert total["sent_bytes"] == 330
+
+
+def test_a_snapshot_survives_json_unchanged_and_does_not_move_any_more() -> None:
+    counters = Counters()
+    counters.link(1, 0).received_bytes = 7
+    snapshot = counters.snapshot()
+    assert json.loads(json.dumps(snapshot)) == snapshot
+    before = json.dumps(snapshot)
+    counters.link(1, 0).received_bytes += 1
+    counters.twins += 1
+    assert json.dumps(snapshot) == before
+    assert json.dumps(counters.snapshot()) != before
+
+
+def test_arrivals_are_kept_only_when_asked_for_and_the_oldest_go_first() -> None:
+    counters = Counters()
+    assert counters.arrivals is None
+    counters.record_arrivals(2)
+    assert counters.arrivals is not None
+    for arrival in [(0.1, 0, 10), (0.2, 1, 20), (0.3, 0, 30)]:
+        counters.arrivals.append(arrival)
+    assert list(counters.arrivals) == [(0.2, 1, 20), (0.3, 0, 30)]
+
+
+def test_a_record_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="keeps nothing"):
+        Counters().record_arrivals(0)
+
+
+def test_a_misspelt_counter_is_an_error_and_not_a_new_counter() -> None:
+    with pytest.raises(AttributeError):
+        Counters().link(0, 1).sent_byte = 1  # type: ignore[attr-defined]
