@@ -109,7 +109,7 @@ class Communicator:
 
         On ``root`` itself ``x`` is only read, and may be read-only.
         """
-        if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < self.size:
+        if type(root) is not int or not 0 <= root < self.size:
             raise UsageError(f"broadcast: root={root!r} is no rank; ranks go from 0 to {self.size - 1}")
         self._refuse_if_closed()
         buffer = buffers.view(x, root != self.rank, "broadcast")

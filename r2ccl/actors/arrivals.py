@@ -212,7 +212,7 @@ class ArrivalsDesk:
         self._headers: dict[Connection, Header] = {}
         #: Chunks of communicators that this rank has not made yet; within the senders' credit.
         self._strangers: dict[int, list[tuple[Connection, Header, bytes]]] = {}
-        self._trash = memoryview(np.empty(CHUNK_BYTES_MAX, np.uint8))
+        self._trash = memoryview(bytearray(CHUNK_BYTES_MAX))
 
     def add(self, inbox: Inbox) -> None:
         """A communicator exists here from now on."""

@@ -177,7 +177,7 @@ class Coordinator(Actor):
             received = data[: (last - first) * item].view(buffer.array.dtype)
             planned.reduce(destination, received, program.received_first)
         else:
-            buffer.bytes[first * item : last * item] = memoryview(data)[: (last - first) * item]
+            buffer.bytes[first * item : last * item] = memoryview(data)[: (last - first) * item]  # type: ignore[arg-type]
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine

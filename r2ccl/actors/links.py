@@ -66,7 +66,7 @@ class Switchboard(Protocol):
     def control(self, link: Link, header: Header, body: memoryview) -> None: ...
     def link_came_up(self, link: Link) -> None: ...
     def link_went_down(self, link: Link, cause: str) -> None: ...
-    def connection_ended(self, peer: int, how: str) -> None: ...
+    def connection_ended(self, peer: int, how: str) -> bool: ...
     def dial_refused(self, peer: int) -> None: ...
     def peer_answered(self, peer: int) -> None: ...
     def has_path(self, peer: int) -> bool: ...
@@ -122,7 +122,11 @@ class Port:
     def probe(self, peer: int, remote_nic: int) -> None:
         """See whether anybody listens there. The answer comes as established or lost."""
         endpoint = self._shared.members[peer].nics[remote_nic].endpoint
-        self.link(peer, remote_nic).dials.append(self.device.dial(peer, remote_nic, endpoint, Purpose.PROBE))
+        link = self.link(peer, remote_nic)
+        for pending in [dial for dial in link.dials if dial.purpose is Purpose.PROBE]:
+            link.dials.remove(pending)
+            pending.abort()
+        link.dials.append(self.device.dial(peer, remote_nic, endpoint, Purpose.PROBE))
 
     def peer_left(self, peer: int) -> None:
         """The peer is gone, or said goodbye and its end came: no more dialling."""
@@ -236,8 +240,8 @@ class Port:
                 return
         elif connection is link.control:
             link.control = None
-            if loss in (Loss.END_OF_FILE, Loss.RESET):
-                self._switchboard.connection_ended(peer, loss.value)
+            if loss in (Loss.END_OF_FILE, Loss.RESET) and self._switchboard.connection_ended(peer, loss.value):
+                return
         elif connection is link.bulk:
             link.bulk = None
         else:

@@ -61,7 +61,7 @@ class Scratch:
 
     def __init__(self, size: int) -> None:
         self.array: npt.NDArray[np.uint8] = np.empty(size, np.uint8)
-        self.view = memoryview(self.array)
+        self.view = memoryview(self.array)  # type: ignore[arg-type]
 
 
 class ScratchPool:

@@ -261,9 +261,14 @@ class Runtime:
     def _paths_changed(self, peer: int) -> None:
         self.health.tell(PathsChanged(peer, len(self.courier.links_up(peer))))
 
-    def connection_ended(self, peer: int, how: str) -> None:
-        """A control connection ended without our asking."""
+    def connection_ended(self, peer: int, how: str) -> bool:
+        """A control connection ended without our asking. Returns whether that was to be expected: the peer left."""
+        if peer in self._said_goodbye:
+            for port in self.ports:
+                port.peer_left(peer)
+            return True
         self.health.tell(ConnectionEnded(peer, how))
+        return False
 
     def dial_refused(self, peer: int) -> None:
         """Nobody listens there."""

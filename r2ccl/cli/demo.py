@@ -189,14 +189,16 @@ def print_summary(console: Console, summary: Summary, elements: int) -> None:
     checked = summary.operations * summary.ranks * elements
     console.print(
         f"{summary.operations} all-reduces, {checked:,} elements checked, {summary.wrong_elements} wrong; "
-        f"{summary.failovers} failovers, {summary.resent_bytes / 1e6:.1f} MB resent"
+        f"{summary.failovers} failovers, {summary.resent_bytes / 1e6:.1f} MB resent",
+        soft_wrap=True,
     )
     if summary.failovers:
         gaps = ", ".join(f"{gap:.1f}" for gap in summary.failover_gaps_ms)
-        console.print(f"gaps: {gaps} ms")
+        console.print(f"gaps: {gaps} ms", soft_wrap=True)
         console.print(
             f"bus bandwidth: {summary.busbw_gbit_s_before:.2f} Gbit/s before, {summary.busbw_gbit_s_degraded:.2f} "
-            f"with a NIC away, {summary.busbw_gbit_s_after:.2f} after its return"
+            f"with a NIC away, {summary.busbw_gbit_s_after:.2f} after its return",
+            soft_wrap=True,
         )
 
 
@@ -240,10 +242,10 @@ def demo_command(
             demo_plot.require_matplotlib()
         summary = perform(options, loopback, console, plot)
     except UsageError as wrong:
-        console.print(f"r2ccl demo: {wrong}", style="red", markup=False)
+        console.print(f"r2ccl demo: {wrong}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except RankFailed as failed:
-        console.print(f"r2ccl demo: {failed}", style="red", markup=False)
+        console.print(f"r2ccl demo: {failed}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     print_summary(console, summary, options.elements)
     if seed is None:

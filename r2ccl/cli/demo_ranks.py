@@ -18,6 +18,7 @@ from r2ccl.clock import MonotonicClock
 
 #: Lines of a failed rank's standard error that are shown.
 TAIL_LINES = 20
+TAIL_BYTES = 8192
 READ_BYTES = 1 << 20
 #: A rank ends by itself once its stream is over; this is for one that hangs.
 END_TIMEOUT_S = 20.0
@@ -50,7 +51,8 @@ class Rank:
     samples: dict[int, list[NicSample]] = field(default_factory=dict)
     #: (time, line) not yet taken by the screen.
     events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=256))
-    stderr_tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    #: The end of its standard error.
+    errors: bytes = b""
     unread: bytes = b""
 
     def take(self, report: Mapping[str, Any]) -> None:
@@ -69,8 +71,8 @@ class Rank:
         self.record.arrivals += [(time_s, nic, size) for time_s, nic, size in report["arrivals"]]
         self.record.completions += report["completions"]
         self.record.wrong_elements = report["wrong_elements"]
-        self.record.resent_bytes = report["resent_bytes"]
-        for name, counters in report["nics"].items():
+        self.record.resent_bytes = report["counters"]["total"]["resent_bytes"]
+        for name, counters in report["counters"]["nics"].items():
             sample = NicSample(report["time_s"], counters["sent_bytes"], counters["received_bytes"])
             self.samples.setdefault(int(name.removeprefix("nic")), []).append(sample)
         self.events += [(time_s, line) for time_s, line in report["events"]]
@@ -185,7 +187,7 @@ class Ranks:
         if read == b"":
             self._forget(rank.process.stderr.fileno())
             return False
-        rank.stderr_tail += read.decode(errors="replace").splitlines()
+        rank.errors = (rank.errors + read)[-TAIL_BYTES:]
         return True
 
     def _forget(self, descriptor: int) -> None:
@@ -195,7 +197,8 @@ class Ranks:
 
 def tail(rank: Rank) -> str:
     """The end of a rank's standard error, to be put behind a message."""
-    return "".join(f"\n    {line}" for line in rank.stderr_tail) or " and wrote no error"
+    lines = rank.errors.decode(errors="replace").splitlines()[-TAIL_LINES:]
+    return "".join(f"\n    {line}" for line in lines) or " and wrote no error"
 
 
 def _read_available(descriptor: int) -> bytes | None:

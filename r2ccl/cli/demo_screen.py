@@ -58,7 +58,7 @@ class Screen:
     _begin_s: float | None = None
 
     def __enter__(self) -> Screen:
-        self.console.print(self.title)
+        self.console.print(self.title, markup=False, soft_wrap=True)
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False, transient=False)
             self._live.start()

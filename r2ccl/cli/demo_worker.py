@@ -124,7 +124,6 @@ class Worker:
 
     def _sample(self) -> None:
         counters = self._comm.counters
-        snapshot = counters.snapshot()
         assert counters.arrivals is not None
         arrivals = list(counters.arrivals)
         counters.arrivals.clear()
@@ -135,8 +134,7 @@ class Worker:
             {
                 "kind": "sample",
                 "time_s": MonotonicClock.now(),
-                "nics": snapshot["nics"],
-                "resent_bytes": snapshot["total"]["resent_bytes"],
+                "counters": counters.snapshot(),
                 "arrivals": arrivals,
                 "completions": completions,
                 "wrong_elements": self._wrong_elements,

@@ -21,9 +21,9 @@ app = typer.Typer(
 
 _RUN_HELP = """Run a script as several ranks on this machine, over loopback.
 
-Every rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and a fresh job secret in its environment, so that
-`r2ccl.connect()` needs no arguments. Lines are printed with the rank in front. When one rank fails, all are ended, and its
-exit code is ours. What follows the script's name belongs to the script.
+Every rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and a fresh job secret in its environment, so
+that `r2ccl.connect()` needs no arguments. Lines are printed with the rank in front. When one rank fails, all are ended,
+and its exit code is ours. What follows the script's name belongs to the script.
 
 Examples:
 

@@ -13,7 +13,7 @@ needs no memory, and a bitmap for each transfer of an operation beyond that.
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
+from typing import Any
 
 from r2ccl.protocol.wire import OpenTransfer
 
@@ -36,7 +36,7 @@ class _Incoming:
         #: Bit i is set when chunk i arrived.
         self.arrived = 0
         #: Chunk -> the connection that owns its destination, for chunks being received.
-        self.writers: dict[int, Hashable] = {}
+        self.writers: dict[int, Any] = {}
 
 
 class Ledger:
@@ -55,7 +55,7 @@ class Ledger:
         self._unacknowledged: dict[int, set[IncomingName]] = {}
         self.duplicates = 0
 
-    def offer(self, operation: int, step: int, source: int, chunk: int, writer: Hashable) -> Offer:
+    def offer(self, operation: int, step: int, source: int, chunk: int, writer: Any) -> Offer:
         """A header was read on connection ``writer``."""
         name = (operation, step, source)
         incoming = self._open.get(name)
@@ -70,7 +70,7 @@ class Ledger:
         incoming.writers[chunk] = writer
         return Offer.FIRST
 
-    def accept(self, operation: int, step: int, source: int, chunk: int) -> tuple[bool, Hashable | None]:
+    def accept(self, operation: int, step: int, source: int, chunk: int) -> tuple[bool, Any | None]:
         """The chunk's bytes are complete and right, on whatever path.
 
         Returns whether they count (False: somebody else was faster), and the connection that owned the destination,
@@ -90,7 +90,7 @@ class Ledger:
         self._touch(name)
         return True, incoming.writers.pop(chunk, None)
 
-    def forsake(self, operation: int, step: int, source: int, chunk: int, writer: Hashable) -> None:
+    def forsake(self, operation: int, step: int, source: int, chunk: int, writer: Any) -> None:
         """The connection ended, or its bytes were spoiled, before the chunk was complete: the name is free again."""
         incoming = self._open.get((operation, step, source))
         if incoming is not None and incoming.writers.get(chunk) == writer:

@@ -243,7 +243,8 @@ class NicSession:
         return [*effects, SendEcho(), self._arm(self._probation_period_s())]
 
     def _quiet_s(self) -> float:
-        return min(self.times.quiet_s * 2 ** max(0, min(self.flaps, 30) - 1), self.times.quiet_max_s)
+        doubled: float = self.times.quiet_s * 2.0 ** max(0, min(self.flaps, 30) - 1)
+        return min(doubled, self.times.quiet_max_s)
 
     def _probation_period_s(self) -> float:
         return self.times.dial_timeout_s if self._quiet_over else self._quiet_s()

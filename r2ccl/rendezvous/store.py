@@ -14,6 +14,8 @@ import logging
 import secrets
 from collections.abc import Callable
 
+from typing import cast
+
 from r2ccl.errors import AuthenticationError, RendezvousError
 from r2ccl.protocol.handshake import HandshakeRefused, Identity, Listener, Purpose, Reason
 from r2ccl.rendezvous import messages
@@ -218,13 +220,13 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         peer = transport.get_extra_info("peername")
-        self._transport = transport
+        # uvloop's transports have all of asyncio.Transport's methods without being subclasses of it.
+        self._transport = cast(asyncio.Transport, transport)
         self.place = str(peer[0])
         self.elsewhere = not is_same_host(transport)
         if not self._store.opened(self):
-            transport.abort()
+            self._transport.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
 

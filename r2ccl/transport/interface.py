@@ -140,8 +140,11 @@ class Device(Protocol):
     nic: Nic
     one_sided: bool
 
+    def reserve(self) -> Endpoint:
+        """The endpoint to announce. Who dials it waits, or is refused, until ``listen``. Raises ``OSError``."""
+
     def listen(self, receiver: Receiver) -> Endpoint:
-        """Accept connections; the endpoint to announce. Raises ``OSError``."""
+        """Accept connections, at the endpoint that was reserved if one was. Raises ``OSError``."""
 
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: Purpose) -> Connection:
         """Begin to connect from this NIC; ``established`` or ``lost`` follows on a later turn of the loop.

@@ -186,11 +186,12 @@ class Fabric:
 
     # Making connections: called by devices.
 
-    def listen(self, device: MemoryDevice) -> Endpoint:
+    def reserve(self, device: MemoryDevice) -> Endpoint:
         self._last_port_number += 1
-        endpoint = Endpoint("memory", f"rank{device.rank}.nic{device.nic.index}", self._last_port_number)
+        return Endpoint("memory", f"rank{device.rank}.nic{device.nic.index}", self._last_port_number)
+
+    def listen(self, device: MemoryDevice, endpoint: Endpoint) -> None:
         self._listening[endpoint] = device
-        return endpoint
 
     def forget(self, device: MemoryDevice) -> None:
         for endpoint in [endpoint for endpoint, listening in self._listening.items() if listening is device]:
@@ -269,6 +270,7 @@ class MemoryDevice:
         self.one_sided = one_sided
         self.process = fabric.process(rank)
         self._receiver: Receiver | None = None
+        self._endpoint: Endpoint | None = None
         #: All and only connections that have not ended. Ordered, for determinism.
         self._connections: dict[MemoryConnection, None] = {}
         self._regions: dict[int, Region] = {}
@@ -284,9 +286,16 @@ class MemoryDevice:
 
     # As every device.
 
+    def reserve(self) -> Endpoint:
+        """An endpoint to announce; nobody is admitted there before ``listen``."""
+        self._endpoint = self.fabric.reserve(self)
+        return self._endpoint
+
     def listen(self, receiver: Receiver) -> Endpoint:
         self._receiver = receiver
-        return self.fabric.listen(self)
+        endpoint = self._endpoint or self.reserve()
+        self.fabric.listen(self, endpoint)
+        return endpoint
 
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: Purpose) -> Connection:
         if self._receiver is None:

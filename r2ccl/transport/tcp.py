@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import secrets
 import socket
 import sys
@@ -223,8 +224,8 @@ class _Handshake:
             self.fail_soon(loss_of(error), str(error))
             return
         if code not in (0, errno.EINPROGRESS):
-            error = OSError(code, errno.errorcode.get(code, "?"))
-            self.fail_soon(loss_of(error), str(error))
+            refused = OSError(code, os.strerror(code))
+            self.fail_soon(loss_of(refused), str(refused))
             return
         self._loop.add_writer(sock.fileno(), self._connected)
 
@@ -285,7 +286,7 @@ class _Handshake:
         self._loop.remove_writer(self._sock.fileno())
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            error = OSError(code, errno.errorcode.get(code, "?"))
+            error = OSError(code, os.strerror(code))
             self._fail(loss_of(error), str(error))
             return
         assert isinstance(self._machine, Dialler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -21,8 +22,7 @@ def record(rank: int, arrivals: list[float], completions: list[float] | None = N
 
 
 def test_a_gap_is_the_longest_wait_after_the_cut_less_the_usual_one_before():
-    times = steady(9.0, 10.001, 0.004) + steady(10.020, 12.0, 0.008)
-    assert times[250] == pytest.approx(10.0)
+    times = [*steady(9.0, 10.0, 0.004), 10.0, *steady(10.020, 12.0, 0.008)]
     assert demo_report.stall_s(times, 10.0, 12.0) == pytest.approx(0.020 - 0.004)
 
 
@@ -123,11 +123,11 @@ def test_no_cuts_are_no_plan():
     assert demo_report.plan_cuts(random.Random(0), 0, 4.0, 4, 2) == []
 
 
-def a_summary(**changes: object) -> Summary:
+def a_summary(wrong: int = 0) -> Summary:
     records = [record(rank, steady(9.0, 14.0, 0.004), steady(9.0, 14.0, 0.05)) for rank in range(4)]
     for number, one in enumerate(records):
         one.resent_bytes = 10 * number
-        one.wrong_elements = int(str(changes.get("wrong", 0))) if number == 2 else 0
+        one.wrong_elements = wrong if number == 2 else 0
     cuts = [Cut(0, 1, 10.0, 11.5)]
     return demo_report.summarise(
         records, cuts, (9.0, 14.0), nics_per_rank=2, operation_bytes=4 << 20, emulation="namespaces"
@@ -160,7 +160,7 @@ def test_the_json_object_has_the_documented_fields_and_no_others():
 
 def test_the_closing_line_tells_the_median_gap_in_seconds():
     summary = a_summary()
-    line = demo_report.closing_line(Summary(**{**vars_of(summary), "failover_gap_ms": 12.3}), cuts=1)
+    line = demo_report.closing_line(dataclasses.replace(summary, failover_gap_ms=12.3), cuts=1)
     assert line == "[R2CCL] Successfully recovered in 0.012s"
     assert demo_report.is_success(summary, cuts=1)
 
@@ -175,7 +175,3 @@ def test_a_cut_without_recovery_is_no_success():
     summary = a_summary()
     assert demo_report.closing_line(summary, cuts=2) == "[R2CCL] Recovered from 1 of 2 cuts only"
     assert not demo_report.is_success(summary, cuts=2)
-
-
-def vars_of(summary: Summary) -> dict[str, object]:
-    return {name: getattr(summary, name) for name in summary.__slots__}

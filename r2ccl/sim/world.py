@@ -1,0 +1,87 @@
+"""A job in a box: the real actors of all ranks, on the virtual-time loop, over the memory transport's fabric.
+
+A world does what ``connect`` does in real life, without rendezvous and sockets. Faults are made on ``world.fabric``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+
+from r2ccl.actors.runtime import Runtime
+from r2ccl.actors.shared import Shared
+from r2ccl.communicator import Communicator, world
+from r2ccl.config import Settings
+from r2ccl.sim.loop import SimClock
+from r2ccl.telemetry.event_log import EventLog
+from r2ccl.topology import Endpoint, Member, Nic
+from r2ccl.transport.interface import Device
+from r2ccl.transport.memory import Fabric
+from r2ccl.transport.memory_path import Model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """What a world is made of."""
+
+    ranks: int = 2
+    #: NICs of each rank that carry, and spares beyond them.
+    nics: int = 2
+    spares: int = 0
+    one_sided: bool = False
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    model: Model = dataclasses.field(default_factory=Model)
+
+
+class World:
+    """All ranks of one job. Make it inside the simulated loop."""
+
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
+        self.shape = shape
+        self.loop = asyncio.get_running_loop()
+        self.clock = SimClock(self.loop)
+        self.random = random.Random(seed)
+        self.fabric = Fabric(self.loop, self.random.random, shape.model)
+        devices = [self._devices(rank) for rank in range(shape.ranks)]
+        self.members = tuple(
+            Member(rank, rank + 1, f"node{rank}", tuple(self._announced(device) for device in devices[rank]))
+            for rank in range(shape.ranks)
+        )
+        self.runtimes = [self._runtime(rank, devices[rank]) for rank in range(shape.ranks)]
+        self.communicators: list[Communicator] = [world(runtime) for runtime in self.runtimes]
+
+    def _devices(self, rank: int) -> list[Device]:
+        shape = self.shape
+        nics = [
+            Nic(index, f"nic{index}", Endpoint("memory", f"rank{rank}", index), spare=index >= shape.nics)
+            for index in range(shape.nics + shape.spares)
+        ]
+        return [self.fabric.device(nic, rank, rank + 1, shape.one_sided) for nic in nics]
+
+    @staticmethod
+    def _announced(device: Device) -> Nic:
+        return dataclasses.replace(device.nic, endpoint=device.reserve())
+
+    def _runtime(self, rank: int, devices: list[Device]) -> Runtime:
+        events = EventLog(self.clock)
+        shared = Shared(rank, self.members, self.shape.settings, self.clock, self.loop, events)
+        runtime = Runtime(shared, devices)
+
+        def carrier(nic: int, up: bool) -> None:
+            if not runtime.is_closed:
+                runtime.nic_changed(nic, up, "carrier")
+
+        self.fabric.watch_carrier(rank, carrier)
+        return runtime
+
+    async def start(self) -> None:
+        """Connect all ranks."""
+        for runtime in self.runtimes:
+            runtime.start()
+        for runtime in self.runtimes:
+            await runtime.connected()
+
+    async def close(self) -> None:
+        """Close all communicators together."""
+        await asyncio.gather(*(communicator.close() for communicator in self.communicators))
