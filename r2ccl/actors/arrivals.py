@@ -237,13 +237,29 @@ class ArrivalsDesk:
 
     def landed(self, connection: Connection, header: Header) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
-        landing = self._landings.pop(connection)
-        del self._headers[connection]
+        landing = self._landings.pop(connection, None)
+        if landing is None:
+            landing = self._written(connection, header)
+            if landing is None:
+                return
+        else:
+            del self._headers[connection]
         self._count(connection, header)
         if landing.inbox is not None:
             landing.inbox.landed(connection, landing, header, self._displace)
         elif landing.scratch is not None:
             self.chunk(connection, header, landing.scratch.view)
+
+    def _written(self, connection: Connection, header: Header) -> Landing | None:
+        """A one-sided write was notified: its bytes are where we had said. None: nobody wants them any more."""
+        self._verify(connection, header)
+        inbox = self._inboxes.get(header.communicator)
+        operation = None if inbox is None else inbox.running.get(header.operation)
+        if inbox is None or operation is None:
+            return None
+        inbox.note(header)
+        receive = inbox.fit(operation, header)
+        return None if receive < 0 else Landing(inbox, operation, receive, None)
 
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""

@@ -26,13 +26,14 @@ from r2ccl.actors.messages import (
     PeerGone,
 )
 from r2ccl.actors.operation import Operation, Planned, Scratch, ScratchPool
+from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.errors import UsageError
 from r2ccl.protocol.collective import CollectiveMachine, Piece
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.wire import Ack, Entered, Flag, Header, Kind
+from r2ccl.protocol.wire import Ack, Entered, Header, Kind
 
 #: Acknowledgements that nobody waits for ride in the next chunk's header, or go out after this long.
 ACK_DELAY_S = 0.002
@@ -49,6 +50,7 @@ class Coordinator(Actor):
         courier: Courier,
         desk: ArrivalsDesk,
         pool: ScratchPool,
+        registrar: Registrar,
         own_stall_s: Callable[[], float],
         surrender: Callable[[int, int], None],
     ) -> None:
@@ -62,7 +64,8 @@ class Coordinator(Actor):
         #: Called and numbered, not started: references only.
         self.waiting: deque[Operation] = deque()
         self.next_operation = 0
-        self.failing = Failing(self, desk, own_stall_s, surrender)
+        self.failing = Failing(self, desk, registrar, own_stall_s, surrender)
+        self._registrar = registrar
         self.own_stall_s = own_stall_s
         self._pool = pool
         self._ack_timer_armed = False
@@ -98,6 +101,8 @@ class Coordinator(Actor):
         operation.stalled_s = self.own_stall_s()
         self.running[operation.number] = operation
         self.failing.watch(operation)
+        if self.shared.one_sided and operation.planned.bulky_sources:
+            self._registrar.open(operation)
         for peer in operation.planned.bulky_sources:
             self.announce(operation, peer)
         for piece in machine.start():
@@ -109,7 +114,8 @@ class Coordinator(Actor):
     def announce(self, operation: Operation, peer: int, finished: bool = False) -> None:
         """Tell a peer that we have entered."""
         planned = operation.planned
-        entered = Entered(self.communicator, operation.number, planned.fingerprint, planned.call, finished)
+        landings = () if operation.landings is None else operation.landings.from_source(peer)
+        entered = Entered(self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings)
         self.courier.tell(peer, Kind.ENTERED, entered.body())
 
     async def idle(self, timeout_s: float) -> None:
@@ -132,7 +138,8 @@ class Coordinator(Actor):
         copied = waits.program.sends_from_copies or (small and send.needs_ack)
         parcel = Parcel(
             self.communicator, operation.number, send.step, send.target, chunk, planned.fingerprint,
-            bytes(view) if copied else view, 0 if small else Flag.ACK_WANTED, None if copied else operation, index,
+            bytes(view) if copied else view, None if copied else operation, index,
+            waits.chunk_elements * item,
         )  # fmt: skip
         self.courier.submit(parcel)
         if copied:
@@ -140,16 +147,20 @@ class Coordinator(Actor):
             operation.machine.settled(index)
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
-        """A chunk is there: in a scratch piece, or (None) in place."""
+        """A chunk is there: in a scratch piece, or (None) in place: in the buffer, or where it was written one-sided."""
         machine = operation.machine
         assert machine is not None
         if not machine.arrived(receive, chunk):
-            assert scratch is not None, "a chunk that must wait is never received in place"
             operation.held[receive, chunk] = scratch
             return
         if scratch is not None:
             self._apply(operation, receive, chunk, scratch.array)
             self._pool.give(scratch)
+        elif operation.landings is not None:
+            written = operation.landings.to_reduce[receive]
+            if written is not None:
+                waits = operation.planned.waits
+                self._apply(operation, receive, chunk, written[chunk * waits.chunk_elements * operation.buffer.item_bytes :])
         self._applied(operation, receive, chunk)
 
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:
@@ -187,9 +198,13 @@ class Coordinator(Actor):
             self._send(operation, piece)
         for released in held:
             self.piece_arrived(operation, *released, operation.held.pop(released))
-        if machine.chunks_left == 0:
-            self.ledger.finish(operation.number)
-            self._end_if_complete(operation)
+        if machine.is_received(receive):
+            source = operation.planned.waits.program.receives[receive].source
+            if source in operation.planned.bulky_sources:
+                self.inbox.acks_wanted.add(source)
+            if machine.chunks_left == 0:
+                self.ledger.finish(operation.number)
+                self._end_if_complete(operation)
 
     def parcel_settled(self, operation: Operation, parcel: Parcel) -> None:
         """The target has a chunk of ours."""
@@ -203,6 +218,7 @@ class Coordinator(Actor):
         if machine is None or not machine.is_complete or operation.number not in self.running:
             return
         del self.running[operation.number]
+        self._registrar.close(operation)
         self.ledger.finish(operation.number)
         self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
         self.failing.ended(operation)
@@ -257,7 +273,7 @@ class Coordinator(Actor):
         """See the messages."""
         match message:
             case EnteredHeard():
-                self.courier.peer_entered(message.peer, self.communicator, message.entered.operation)
+                self._entered_heard(message.peer, message.entered)
                 self.failing.entered_heard(message.peer, message.entered)
             case AbortHeard():
                 self.failing.abort_heard(message.peer, message.abort)
@@ -269,6 +285,15 @@ class Coordinator(Actor):
                 self.failing.goodbye_heard(message)
             case _:
                 assert_never(message)
+
+    def _entered_heard(self, peer: int, entered: Entered) -> None:
+        number = entered.operation
+        self.courier.peer_entered(peer, self.communicator, number)
+        if entered.landings and (number in self.running or number >= self._first_not_started()):
+            self.courier.may_land(peer, entered)
+
+    def _first_not_started(self) -> int:
+        return self.waiting[0].number if self.waiting else self.next_operation
 
     def peer_reached(self, peer: int, operation: int) -> None:
         """A chunk shows how far its sender is."""

@@ -15,7 +15,7 @@ from r2ccl.protocol.lanes import Lane, Parcel, pick_lane
 from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.outbox import Outbox
-from r2ccl.protocol.wire import Ack, Flag, Kind, Notice, checksum, pack_control, pack_header
+from r2ccl.protocol.wire import Ack, Entered, Flag, Kind, Notice, checksum, pack_control, pack_header
 from r2ccl.topology import Member
 
 
@@ -34,7 +34,12 @@ class Courier:
         self._clock = shared.clock
         #: communicator -> its ledger, for the acknowledgement that rides in every header.
         self.ledgers: dict[int, Ledger] = {}
-        self.outboxes = {peer: Outbox(peer, shared.settings.credit_bytes) for peer in shared.peers}
+        settings = shared.settings
+        written_above = settings.eager_bytes if shared.one_sided else None
+        self.outboxes = {peer: Outbox(peer, settings.credit_bytes, written_above) for peer in shared.peers}
+        #: What was written one-sided on links that were lost since, until the peer has fenced them:
+        #: (peer, own NIC, peer's NIC) -> incident and parcels. Bounded by the lanes' windows.
+        self._unfenced: dict[tuple[int, int, int], tuple[int, list[Parcel]]] = {}
         self.lanes: dict[int, list[Lane]] = {peer: [] for peer in shared.peers}
         #: Chunks on lanes or waiting, over all peers: the health monitor looks closely while there are any.
         self.unsettled = 0
@@ -83,11 +88,11 @@ class Courier:
 
     def put(self, lane: Lane, parcel: Parcel) -> None:
         """Hand a chunk to the lane's link."""
-        lane.put(parcel, self._clock.now())
+        flags = Flag.ACK_WANTED if lane.put(parcel, self._clock.now()) else 0
         link: Link = lane.link
         payload = parcel.payload
         size = len(payload)
-        flags, digest = parcel.flags, 0
+        digest = 0
         counters = link.counters
         counters.sent_bytes += size
         counters.sent_chunks += 1
@@ -103,11 +108,38 @@ class Courier:
             parcel.target, parcel.chunk, parcel.fingerprint, self.ledgers[parcel.communicator].completed, digest,
         )  # fmt: skip
         assert link.bulk is not None, "a lane is bound to links that are up only"
-        link.bulk.send(header, payload)
+        if link.bulk.one_sided and size > self._shared.settings.eager_bytes:
+            assert isinstance(payload, memoryview)
+            landing = self.outboxes[parcel.target].landing(parcel)
+            parcel.was_written = True
+            link.bulk.write(header, payload, landing, parcel.chunk * parcel.chunk_bytes)
+        else:
+            parcel.was_written = False
+            link.bulk.send(header, payload)
 
-    def take_back(self, lane: Lane) -> None:
-        """The lane's link is lost: its chunks go to the head of the peer's queue."""
-        self.outboxes[lane.peer].give_back(lane.take_back())
+    def take_back(self, lane: Lane, link: Link | None) -> None:
+        """The lane's link is lost: its chunks go to the head of the peer's queue.
+
+        Those that hardware may still be writing into the peer's memory wait until the peer says that it has ended its
+        side of the link: only then can a second path not be overtaken by the first (decision 3).
+        """
+        parcels = lane.take_back()
+        written = [parcel for parcel in parcels if parcel.was_written]
+        self.outboxes[lane.peer].give_back(parcel for parcel in parcels if not parcel.was_written)
+        if written:
+            assert link is not None
+            key = (lane.peer, link.id.local_nic, link.id.remote_nic)
+            _, before = self._unfenced.get(key, (0, []))
+            self._unfenced[key] = (link.session.incident, before + written)
+
+    def fenced(self, peer: int, local_nic: int, remote_nic: int, incident: int) -> None:
+        """The peer has ended its side of a link that we lost, and has acknowledged all that landed before."""
+        waited_for, parcels = self._unfenced.get((peer, local_nic, remote_nic), (0, []))
+        if not parcels or incident < waited_for:
+            return
+        del self._unfenced[peer, local_nic, remote_nic]
+        self.outboxes[peer].give_back(parcel for parcel in parcels if not parcel.is_settled)
+        self.pump(peer)
 
     # What comes back.
 
@@ -128,6 +160,11 @@ class Courier:
         outbox = self.outboxes[peer]
         if outbox.entered_by_peer(communicator) <= operation:
             self.submit_all(outbox, outbox.entered(communicator, operation))
+
+    def may_land(self, peer: int, entered: Entered) -> None:
+        """The peer told where an operation's transfers may be written."""
+        outbox = self.outboxes[peer]
+        self.submit_all(outbox, outbox.may_land(entered.communicator, entered.operation, entered.landings))
 
     def settle_operation(self, communicator: int, operation: int, targets: Iterable[int]) -> None:
         """The operation ended well here: what it sent is known to have arrived, so its memory is needed no more."""
@@ -207,7 +244,18 @@ class Courier:
             for link in port.links.values()
             if link.id.peer == peer and link.session.state is LinkState.DOWN and link.session.incident
         )
+        links += tuple(
+            (key[1], key[2], incident)
+            for key, (incident, _) in self._unfenced.items()
+            if key[0] == peer and (key[1], key[2]) not in {link[:2] for link in links}
+        )
         self.tell(peer, Kind.NOTICE, Notice(self._notice_version, down, links).body())
+
+    def confirm_fences(self, peer: int, links: Iterable[tuple[int, int, int]]) -> None:
+        """Our side of these links has ended. What landed is acknowledged first: only the gap may be sent again."""
+        for say in self.resyncs:
+            say(peer)
+        self.tell(peer, Kind.FENCED, [number for link in links for number in link])
 
     def resync(self, peer: int) -> None:
         """Say again whatever the peer may have missed when a path was lost."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
+from r2ccl.actors.registration import Registrar
 from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorAborted, PeerLost, R2cclError
 from r2ccl.protocol.roll_call import RollCall
 from r2ccl.protocol.wire import Abort, Entered, Kind
@@ -38,11 +39,13 @@ class Failing:
         self,
         coordinator: Coordinator,
         desk: ArrivalsDesk,
+        registrar: Registrar,
         own_stall_s: Callable[[], float],
         surrender: Callable[[int, int], None],
     ) -> None:
         self._coordinator = coordinator
         self._desk = desk
+        self._registrar = registrar
         self._own_stall_s = own_stall_s
         self._surrender = surrender
         self._shared = coordinator.shared
@@ -200,6 +203,7 @@ class Failing:
         coordinator.waiting = type(coordinator.waiting)(w for w in coordinator.waiting if w.number < abort.operation)
         for operation in doomed:
             coordinator.running.pop(operation.number, None)
+            self._registrar.close(operation)
         coordinator.courier.forget(coordinator.communicator, abort.operation)
         self._desk.withdraw(coordinator.communicator, abort.operation)
         coordinator.inbox.forget(abort.operation)
@@ -224,6 +228,7 @@ class Failing:
         coordinator.running.clear()
         coordinator.waiting.clear()
         for operation in doomed:
+            self._registrar.close(operation)
             operation.held.clear()
             operation.work.finish(error)
         coordinator.tell_if_idle()

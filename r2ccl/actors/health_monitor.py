@@ -197,8 +197,10 @@ class HealthMonitor(Actor):
                     port.step(link, nic_session.Withdrawn(f"rank {peer} nic{theirs} is down"))
                 elif theirs in before - down:
                     port.step(link, nic_session.Encouraged(usable=port.is_up))
-                elif (theirs, port.nic.index) in told:
+                if (theirs, port.nic.index) in told:
                     self._link_given_up(port, link, told[theirs, port.nic.index])
+        if told and self._shared.one_sided:
+            self._courier.confirm_fences(peer, notice.links_down)
 
     def _link_given_up(self, port: Port, link: Link, incident: int) -> None:
         key = (link.id.peer, link.id.remote_nic, port.nic.index)

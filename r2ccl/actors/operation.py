@@ -11,7 +11,9 @@ import numpy.typing as npt
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.protocol.collective import CollectiveMachine, Piece, Waits
+from r2ccl.protocol.wire import Landing
 from r2ccl.reduction import Reducer
+from r2ccl.transport.interface import Device, Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,32 @@ class Operation:
     #: Our own absence so far when it was called, for the time-out to subtract.
     stalled_s: float = 0.0
     #: Pieces that arrived before they may be applied, with their bytes (None: in place already).
-    held: dict[Piece, Scratch] = field(default_factory=dict)
+    held: dict[Piece, Scratch | None] = field(default_factory=dict)
+    #: Registered memory, where the transport writes one-sided.
+    landings: Landings | None = None
     announced_at_s: float = 0.0
     laggards_logged: bool = False
 
     def parcel_settled(self, parcel: Any) -> None:
         """The courier says that a chunk of ours was acknowledged."""
         self.owner.parcel_settled(self, parcel)
+
+
+@dataclass(frozen=True, slots=True)
+class Landings:
+    """Where an operation's transfers may be written, and the memory for those that are to be reduced."""
+
+    #: Per receive of the program.
+    places: tuple[Landing, ...]
+    #: One for each device: what to deregister.
+    regions: tuple[tuple[Device, Region], ...]
+    #: Per receive: the bytes where it lands, before they are reduced; None: it lands in the user's buffer.
+    to_reduce: tuple[npt.NDArray[np.uint8] | None, ...]
+    sources: tuple[int, ...]
+
+    def from_source(self, source: int) -> tuple[Landing, ...]:
+        """The places of one source's transfers."""
+        return tuple(place for place, owner in zip(self.places, self.sources, strict=True) if owner == source)
 
 
 class Scratch:

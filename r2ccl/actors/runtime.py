@@ -39,6 +39,7 @@ from r2ccl.actors.messages import (
 )
 from r2ccl.actors.operation import ScratchPool
 from r2ccl.actors.profiler import Profiler
+from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
@@ -81,6 +82,7 @@ class Runtime:
         self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
         self.coordinators: dict[int, Coordinator] = {}
         self.supervisor = Supervisor(shared.clock, self._give_up)
+        self._registrar = Registrar(devices)
         self._pool = ScratchPool(shared.settings.chunk_bytes, keep=64)
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
@@ -181,8 +183,9 @@ class Runtime:
         assert predecessor is None, "a coordinator is not restarted: its operations would be lost"
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE)
         return Coordinator(
-            communicator, self.shared, mailbox, self.courier, self.desk, self._pool, self._own_stall_s, self._surrender
-        )
+            communicator, self.shared, mailbox, self.courier, self.desk, self._pool, self._registrar,
+            self._own_stall_s, self._surrender,
+        )  # fmt: skip
 
     def _own_stall_s(self) -> float:
         return self.health.stall.total_s
@@ -216,6 +219,9 @@ class Runtime:
                 self._tell_coordinator(communicator, AbortAcknowledged(peer, communicator))
             case Kind.REPEAT, [communicator, operation, step, chunk]:
                 self.courier.resend(peer, communicator, operation, step, chunk)
+            case Kind.FENCED, [*links] if len(links) % 3 == 0:
+                for ours, theirs, incident in zip(links[::3], links[1::3], links[2::3], strict=True):
+                    self.courier.fenced(peer, ours, theirs, incident)
             case Kind.GOODBYE, [communicator, completed]:
                 self.courier.acknowledged(peer, Ack(communicator, completed, ()))
                 self._goodbye_heard(GoodbyeHeard(peer, communicator, completed))

@@ -24,6 +24,8 @@ class Shared:
     loop: asyncio.AbstractEventLoop
     events: EventLog
     counters: Counters = field(default_factory=Counters)
+    #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
+    one_sided: bool = False
 
     @property
     def size(self) -> int:

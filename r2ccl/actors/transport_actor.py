@@ -95,12 +95,13 @@ class TransportActor(Actor):
 
     def _unbind(self, lane: Lane) -> None:
         """The lane's chunks go to the head of the queue, from where the next link, or the other lanes, take them."""
-        if lane.link is not None:
-            lane.link.lane = None
+        link = lane.link
+        if link is not None:
+            link.lane = None
             lane.link = None
             lane.is_orphan = True
             self._shared.counters.failovers += 1
-        self._courier.take_back(lane)
+        self._courier.take_back(lane, link)
 
     def _rebind(self, lane: Lane, cause: str) -> None:
         old = lane.link

@@ -32,7 +32,7 @@ ELEMENT_BYTES = 4
 ELEMENTS_PER_MBIT_S = 1 << 10
 ELEMENTS_MIN, ELEMENTS_MAX = 1 << 16, 1 << 23
 SECONDS_PER_CUT = 4.0
-SECONDS_WITHOUT_CUTS = 4.0
+SECONDS_AT_THE_END = 2.0
 START_TIMEOUT_S = 60.0
 #: No operation completed for so long, with a path left for every rank: that is a failure, not a gap.
 STANDSTILL_S = 15.0
@@ -208,9 +208,11 @@ def checked_options(options: DemoOptions) -> DemoOptions:
         raise UsageError("a demo needs at least 2 ranks")
     if options.carrying < 1 or options.nics < 2:
         raise UsageError("a rank that loses its only NIC has nothing to fail over to: give it at least 2")
-    if options.cuts and options.seconds / options.cuts < demo_report.SLOT_S_MIN:
-        enough = options.cuts * demo_report.SLOT_S_MIN
-        raise UsageError(f"{options.cuts} cuts need at least {enough:g} s: one, its outage and its return take 2.5 s")
+    enough_s = options.cuts * demo_report.SLOT_S_MIN + demo_report.LAST_LOOK_S
+    if options.seconds < enough_s:
+        raise UsageError(
+            f"{options.cuts} cuts need {enough_s:g} s: each with outage and return takes 2.5 s, the end 1.5 s"
+        )
     return options
 
 
@@ -219,7 +221,7 @@ def demo_command(
     nics: Annotated[int, typer.Option(help="NICs per rank that carry traffic.")] = 2,
     rate: Annotated[float, typer.Option(help="Rate of each NIC in Mbit/s, each way.")] = 500.0,
     cuts: Annotated[int, typer.Option(min=0, help="How many times to cut a NIC.")] = 3,
-    seconds: Annotated[float | None, typer.Option(help="How long to run; default: 4 for each cut.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long to run; default: 4 for each cut, and 2.")] = None,
     fault: Annotated[str, typer.Option(help="link-down (the NIC loses its carrier) or silent-drop.")] = "link-down",
     spare: Annotated[bool, typer.Option("--spare", help="One more NIC per rank stands by.")] = False,
     loopback: Annotated[bool, typer.Option("--loopback", help="Don't try to make emulated hosts.")] = False,
@@ -232,7 +234,7 @@ def demo_command(
     console = Console(stderr=as_json, highlight=False)
     if fault not in ("link-down", "silent-drop"):
         raise typer.BadParameter("it is link-down or silent-drop", param_hint="--fault")
-    total_s = seconds if seconds is not None else cuts * SECONDS_PER_CUT or SECONDS_WITHOUT_CUTS
+    total_s = seconds if seconds is not None else cuts * SECONDS_PER_CUT + SECONDS_AT_THE_END
     drawn = seed if seed is not None else secrets.randbelow(1 << 32)
     kind: Fault = "link-down" if fault == "link-down" else "silent-drop"
     options = DemoOptions(ranks, nics + int(spare), int(spare), rate, cuts, total_s, kind, drawn)

@@ -49,8 +49,8 @@ class Rank:
     is_done: bool = False
     #: NIC -> samples in order of time.
     samples: dict[int, list[NicSample]] = field(default_factory=dict)
-    #: (time, line) not yet taken by the screen.
-    events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=256))
+    #: (time, name, text) not yet taken by the screen.
+    events: deque[tuple[float, str, str]] = field(default_factory=lambda: deque(maxlen=256))
     #: The end of its standard error.
     errors: bytes = b""
     unread: bytes = b""
@@ -75,7 +75,7 @@ class Rank:
         for name, counters in report["counters"]["nics"].items():
             sample = NicSample(report["time_s"], counters["sent_bytes"], counters["received_bytes"])
             self.samples.setdefault(int(name.removeprefix("nic")), []).append(sample)
-        self.events += [(time_s, line) for time_s, line in report["events"]]
+        self.events += [(time_s, name, text) for time_s, name, text in report["events"]]
 
 
 class Ranks:

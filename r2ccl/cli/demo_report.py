@@ -21,7 +21,9 @@ OUTAGE_S_MIN = 1.05
 SLOT_S_MIN = 2.5
 #: After a cut, until what is left is used to the full; after a return, until the NIC has been admitted again.
 SETTLING_AFTER_CUT_S = 0.25
-SETTLING_AFTER_RETURN_S = 0.75
+SETTLING_AFTER_RETURN_S = 1.25
+#: After the last cut's slot, so that there is time to see how fast it is when all NICs are back.
+LAST_LOOK_S = 1.5
 
 #: (begin, end)
 Window = tuple[float, float]
@@ -85,15 +87,20 @@ class Summary:
 
 
 def plan_cuts(rng: random.Random, count: int, seconds: float, ranks: int, nics: int) -> list[PlannedCut]:
-    """Spread cuts of random NICs over the time: each has a slot, is made after two fifths of it, give or take."""
+    """Spread cuts of random NICs over the time: each has a slot, is made after two fifths of it, give or take.
+
+    No NIC is cut twice before all were cut: one that flaps is made to wait longer each time before it carries again.
+    """
     if count == 0:
         return []
-    slot_s = seconds / count
+    slot_s = (seconds - LAST_LOOK_S) / count
     outage_s = max(OUTAGE_S_MIN, 0.35 * slot_s)
+    order = [(rank, nic) for rank in range(ranks) for nic in range(nics)]
+    rng.shuffle(order)
     planned = []
     for index in range(count):
         cut_s = slot_s * (index + 0.4 + rng.uniform(-0.05, 0.05))
-        planned.append(PlannedCut(rng.randrange(ranks), rng.randrange(nics), cut_s, cut_s + outage_s))
+        planned.append(PlannedCut(*order[index % len(order)], cut_s, cut_s + outage_s))
     return planned
 
 

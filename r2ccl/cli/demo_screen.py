@@ -43,6 +43,23 @@ def sparkline(rates: Sequence[float], full: float) -> str:
     return "".join(SPARK[min(top, max(0, round(rate / full * top)))] for rate in rates)
 
 
+def digest(rank: Rank) -> list[tuple[float, str]]:
+    """What is worth showing of the events that a rank reported: no links, and lanes that fared alike only once."""
+    lines: list[tuple[float, str]] = []
+    lanes: dict[str, list[tuple[float, str]]] = {}
+    while rank.events:
+        time_s, name, text = rank.events.popleft()
+        if name.startswith("lane"):
+            lanes.setdefault(name, []).append((time_s, text))
+        elif name != "link":
+            lines.append((time_s, f"rank {rank.number}: {text}"))
+    for alike in lanes.values():
+        time_s, text = alike[0]
+        others = f" (and {len(alike) - 1} alike)" if len(alike) > 1 else ""
+        lines.append((time_s, f"rank {rank.number}: {text}{others}"))
+    return lines
+
+
 @dataclass(slots=True)
 class Screen:
     """The view of one demo. A context manager, for a terminal has to be put back in order."""
@@ -85,8 +102,8 @@ class Screen:
 
     def draw(self, ranks: Sequence[Rank], operations: int, wrong_elements: int) -> None:
         """Show the state of things; also says what the ranks have reported meanwhile."""
-        for time_s, number, line in sorted(_take_events(ranks)):
-            self.say(time_s, f"rank {number}: {line}", "dim")
+        for time_s, line in sorted(line for rank in ranks for line in digest(rank)):
+            self.say(time_s, line, "dim")
         if self._live is not None:
             self._live.update(Group(self._table(ranks), self._counts(operations, wrong_elements), *self._events))
             self._live.refresh()
@@ -118,12 +135,3 @@ class Screen:
     def _counts(self, operations: int, wrong_elements: int) -> Text:
         style = "bold red" if wrong_elements else ""
         return Text(f"{operations} all-reduces, every element checked on every rank: {wrong_elements} wrong", style)
-
-
-def _take_events(ranks: Sequence[Rank]) -> list[tuple[float, int, str]]:
-    taken = []
-    for rank in ranks:
-        while rank.events:
-            time_s, line = rank.events.popleft()
-            taken.append((time_s, rank.number, line))
-    return taken

@@ -98,10 +98,10 @@ class _Loopback:
         return self._children[rank]
 
     def cut(self, rank: int, nic: int) -> float:
-        return self._command(rank, f"cut {nic}\n")
+        return self._command_all(f"cut {rank} {nic}\n")
 
     def restore(self, rank: int, nic: int) -> float:
-        return self._command(rank, f"restore {nic}\n")
+        return self._command_all(f"restore {rank} {nic}\n")
 
     def close(self) -> None:
         """End all ranks."""
@@ -110,9 +110,11 @@ class _Loopback:
         for child in self._children.values():
             child.wait()
 
-    def _command(self, rank: int, line: str) -> float:
+    def _command_all(self, line: str) -> float:
+        """To both ends of every path: a wire that is cut is so for the ranks at its other end, too."""
         now = MonotonicClock.now()
-        tell(self._children[rank], line)
+        for child in self._children.values():
+            tell(child, line)
         return now
 
     def _environment(self, rank: int) -> Mapping[str, str]:

@@ -4,7 +4,8 @@
 
 Reports go as JSON lines to the descriptor that the options name, twenty times a second: one ``ready``, then
 ``sample``, then one ``done``. Commands come as lines on standard input: ``stop``, and where the NICs are emulated by
-the faulty transport ``cut NIC`` and ``restore NIC``. Its end means that the parent is gone, and so ends the rank.
+the faulty transport ``cut RANK NIC`` and ``restore RANK NIC``. Its end means that the parent is gone, and so ends the
+rank.
 """
 
 from __future__ import annotations
@@ -110,10 +111,12 @@ class Worker:
             match line.decode().split():
                 case ["stop"]:
                     self._stop.set()
-                case ["cut", nic] if self._nics is not None:
-                    self._nics.cut(int(nic))
-                case ["restore", nic] if self._nics is not None:
-                    self._nics.restore(int(nic))
+                case ["cut", rank, nic] if self._nics is not None and int(rank) == self._comm.rank:
+                    self._nics.cut_own(int(rank), int(nic))
+                case ["cut", rank, nic] if self._nics is not None:
+                    self._nics.cut_other(int(rank), int(nic))
+                case ["restore", rank, nic] if self._nics is not None:
+                    self._nics.restore(int(rank), int(nic))
                 case unknown:
                     raise SystemExit(f"no such command: {unknown}")
 
@@ -138,7 +141,7 @@ class Worker:
                 "arrivals": arrivals,
                 "completions": completions,
                 "wrong_elements": self._wrong_elements,
-                "events": [[event.time_s, str(event)] for event in events],
+                "events": [[event.time_s, event.name, str(event)] for event in events],
             }
         )
 
@@ -153,6 +156,9 @@ async def work(options: Options) -> None:
     nics = EmulatedNics(options.emulate_mbit_s, options.fault) if options.emulate_mbit_s else None
     comm = await r2ccl.connect(wrap_device=nics.wrap) if nics else await r2ccl.connect()
     async with comm:
+        if nics is not None:
+            # No kernel speaks for these NICs; this is where its link events would come in.
+            nics.tell_carriers_to(lambda nic, up: comm._runtime.nic_changed(nic, up, "carrier"))
         await Worker(comm, options, nics).run()
 
 

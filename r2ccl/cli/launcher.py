@@ -18,9 +18,9 @@ import secrets
 import signal
 import socket
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
-from dataclasses import dataclass
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +39,8 @@ _RANKS_PER_BLOCK = 250
 RANKS_MAX = 4096
 NICS_PER_RANK_MAX = 64
 _SIGNAL_EXIT_BASE = 128
+#: What shells answer for a command that is there and cannot be started.
+_CANNOT_START = 126
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Job:
     nics_per_rank: int
     port: int
     name: str
-    secret: str
+    secret: str = field(repr=False)
 
     def variables(self, rank: int) -> dict[str, str]:
         """What one rank finds in its environment."""
@@ -139,6 +141,50 @@ class _Console:
         stream.flush()
 
 
+class _Voice(asyncio.Protocol):
+    """One stream of one rank, line by line.
+
+    A pipe of our own and not asyncio's: that one may count a process as running until its pipes are closed, which
+    children that it left behind hold open.
+    """
+
+    def __init__(self, rank: int, stream: BinaryIO, deaf: Callable[[], None]) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._prefix = f"[{rank}] ".encode()
+        self._stream = stream
+        self._deaf = deaf
+        self._rest = b""
+        self._transport: asyncio.BaseTransport | None = None
+
+    async def open(self) -> int:
+        """The end of the pipe that the rank writes to; the caller closes it."""
+        ear, mouth = os.pipe()
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: self, os.fdopen(ear, "rb", 0))
+        return mouth
+
+    def close(self) -> None:
+        """Stop listening; ``ended`` follows."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) >= _LINE_BYTES_MAX:
+            lines.append(self._rest)
+            self._rest = b""
+        self._write(lines)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write([self._rest] if self._rest else [])
+        self.ended.set_result(None)
+
+    def _write(self, lines: list[bytes]) -> None:
+        try:
+            _Console.write(self._stream, b"".join(self._prefix + line + b"\n" for line in lines))
+        except BrokenPipeError:
+            self._deaf()
+
+
 class _Launch:
     """One launch, from first process to last."""
 
@@ -151,6 +197,8 @@ class _Launch:
         self._failure: int | None = None
         self._ending = False
         self._interrupted = False
+        #: The last signal that all ranks were sent.
+        self._passed_on: signal.Signals | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -160,11 +208,7 @@ class _Launch:
         try:
             async with asyncio.TaskGroup() as group:
                 for rank in range(self._job.ranks):
-                    if self._ending:
-                        break
-                    process = await self._start(rank)
-                    self._processes.append(process)
-                    group.create_task(self._attend(rank, process))
+                    group.create_task(self._attend(rank))
         finally:
             # Also what ranks have left behind in their process groups, and all of it if we end by an error of our own.
             self._signal_all(signal.SIGKILL)
@@ -172,52 +216,55 @@ class _Launch:
                 loop.remove_signal_handler(handled)
         return self._failure or 0
 
-    async def _start(self, rank: int) -> Process:
+    async def _start(self, rank: int, out: int, err: int) -> Process | None:
         birth = (sys.executable, "-I", "-S", str(Path(rank_process.__file__)), str(os.getpid()))
-        return await asyncio.create_subprocess_exec(
-            *birth,
-            *self._job.command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=PIPE,
-            stderr=PIPE,
-            env={**self._inherited, **self._job.variables(rank)},
-            # A group of its own: Ctrl-C reaches a rank once, through us, and its children end with it.
-            start_new_session=True,
-        )
-
-    async def _attend(self, rank: int, process: Process) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        async with asyncio.TaskGroup() as group:
-            pumps = [
-                group.create_task(self._pump(rank, process.stdout, self._console.out)),
-                group.create_task(self._pump(rank, process.stderr, self._console.err)),
-            ]
-            code = await process.wait()
-            await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
-            for pump in pumps:
-                pump.cancel()
-        if code != 0 and self._failure is None:
-            self._failure = code if code > 0 else _SIGNAL_EXIT_BASE - code
-            how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
-            others = "" if self._ending or self._interrupted or self._job.ranks == 1 else "; ending the others"
-            self._console.say(f"rank {rank} ended {how}{others}")
-            self._end(signal.SIGTERM)
-
-    async def _pump(self, rank: int, source: asyncio.StreamReader, stream: BinaryIO) -> None:
-        prefix = f"[{rank}] ".encode()
-        rest = b""
         try:
-            while data := await source.read(_LINE_BYTES_MAX):
-                *lines, rest = (rest + data).split(b"\n")
-                if len(rest) >= _LINE_BYTES_MAX:
-                    lines.append(rest)
-                    rest = b""
-                if lines:
-                    self._console.write(stream, b"".join(prefix + line + b"\n" for line in lines))
-        finally:
-            if rest:
-                self._console.write(stream, prefix + rest + b"\n")
+            process = await asyncio.create_subprocess_exec(
+                *birth,
+                *self._job.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**self._inherited, **self._job.variables(rank)},
+                # A group of its own: Ctrl-C reaches a rank once, through us, and its children end with it.
+                start_new_session=True,
+            )
+        except OSError as failure:
+            self._console.say(f"rank {rank} cannot be started: {failure.strerror or failure}")
+            return None
+        self._processes.append(process)
+        if self._passed_on is not None:
+            # What all were told while this one was being born.
+            _signal_group(process, self._passed_on)
+        return process
+
+    async def _attend(self, rank: int) -> None:
+        """One rank from birth to last words."""
+        voices = [_Voice(rank, stream, self._deaf) for stream in (self._console.out, self._console.err)]
+        mouths = [await voice.open() for voice in voices]
+        process = await self._start(rank, *mouths)
+        for mouth in mouths:
+            os.close(mouth)
+        code = _CANNOT_START if process is None else await process.wait()
+        if code != 0 and self._failure is None:
+            self._fail(rank, code)
+        await asyncio.wait([voice.ended for voice in voices], timeout=_LAST_WORDS_S)
+        for voice in voices:
+            voice.close()
+            await voice.ended
+
+    def _fail(self, rank: int, code: int) -> None:
+        self._failure = code if code > 0 else _SIGNAL_EXIT_BASE - code
+        how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
+        others = "" if self._ending or self._interrupted or self._job.ranks == 1 else "; ending the others"
+        self._console.say(f"rank {rank} ended {how}{others}")
+        self._end(signal.SIGTERM)
+
+    def _deaf(self) -> None:
+        """Whoever read our output is gone, as when it went into ``head``."""
+        if self._failure is None:
+            self._failure = _SIGNAL_EXIT_BASE + signal.SIGPIPE
+        self._end(signal.SIGTERM)
 
     def _interrupt(self) -> None:
         """Ctrl-C: the ranks decide what it means to them. The second one decides for them."""
@@ -236,8 +283,13 @@ class _Launch:
         asyncio.get_running_loop().call_later(END_GRACE_S, self._signal_all, signal.SIGKILL)
 
     def _signal_all(self, what: signal.Signals) -> None:
+        self._passed_on = what
         for process in self._processes:
-            # A group that is gone needs no signal. It cannot be somebody else's: a number is not given out anew
-            # while a group bears it, and hardly in the moment after.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, what)
+            _signal_group(process, what)
+
+
+def _signal_group(process: Process, what: signal.Signals) -> None:
+    # A group that is gone needs no signal. It cannot be somebody else's: a number is not given out anew while a group
+    # bears it, and hardly in the moment after.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, what)

@@ -165,6 +165,10 @@ class CollectiveMachine:
         self._held.difference_update(released)
         return sends, released
 
+    def is_received(self, receive: int) -> bool:
+        """Has all of it been applied?"""
+        return self._receive_left[receive] == 0
+
     def settled(self, send: int) -> None:
         """A chunk of this send was acknowledged, or went out from a copy."""
         if self.waits.program.sends[send].needs_ack:

@@ -43,21 +43,30 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped, unused-ignore]
-
 from r2ccl.errors import AuthenticationError, InvalidTransition
+from r2ccl.protocol.handshake_messages import (
+    LENGTH_BYTES,
+    NAME_BYTES_MAX,
+    NONCE_BYTES,
+    SENTENCE_CHARACTERS_MAX,
+    Challenge,
+    Garbage,
+    Hello,
+    Kind,
+    cut,
+    is_name,
+    is_number,
+    pack,
+    printable,
+    proof,
+    read_challenge,
+    read_hello,
+    read_opening,
+    read_proof,
+    read_refusal,
+)
 from r2ccl.protocol.wire import WIRE_VERSION
 
-#: First field of every message.
-MAGIC = "r2ccl"
-NONCE_BYTES = 32
-#: The largest message, checked before anything is allocated for it. The longest legitimate one has about 400 bytes.
-MESSAGE_BYTES_MAX = 1024
-#: Longest texts: the name of a job or package version, in bytes, and the sentence of a refusal.
-NAME_BYTES_MAX = 128
-SENTENCE_CHARACTERS_MAX = 300
-_LENGTH_BYTES = 2
-_U64_MAX = (1 << 64) - 1
 _DIALLER_LABEL = b"r2ccl dialler"
 _LISTENER_LABEL = b"r2ccl listener"
 
@@ -139,34 +148,13 @@ class PeerIdentity:
     package_version: str
 
 
-class _Kind(enum.IntEnum):
-    HELLO = 1
-    CHALLENGE = 2
-    PROOF = 3
-    WELCOME = 4
-    REFUSED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Hello:
-    job: str
-    rank: int
-    nic: int
-    incarnation: int
-    target_rank: int
-    target_nic: int
-    target_incarnation: int | None
-    purpose: int
-    nonce: bytes
-
-
 class _Machine:
     """What both sides share: cutting the stream into messages, and refusing."""
 
     def __init__(self, identity: Identity, nic: int, nonce: bytes) -> None:
         if len(nonce) != NONCE_BYTES:
             raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-        if not (_is_name(identity.job) and _is_name(identity.package_version)):
+        if not (is_name(identity.job) and is_name(identity.package_version)):
             raise ValueError(f"the names of job and package version may have at most {NAME_BYTES_MAX} bytes each")
         self._identity = identity
         self._nic = nic
@@ -206,87 +194,58 @@ class _Machine:
             raise InvalidTransition("a handshake got bytes after it was done")
         self._buffer += data
         answer = b""
-        while self._peer is None:
-            message = self._next_message()
-            if message is None:
-                break
-            answer += self._handle(message)
+        try:
+            while not self.done and (message := cut(self._buffer)) is not None:
+                answer += self._handle(message)
+        except Garbage as garbage:
+            self._refused = HandshakeRefused(Reason.GARBAGE, str(garbage))
+            raise self._refused from garbage
         return answer
-
-    def _next_message(self) -> bytes | None:
-        if len(self._buffer) < _LENGTH_BYTES:
-            return None
-        length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
-        if length > MESSAGE_BYTES_MAX:
-            raise self._refuse_silently(f"a message of {length} bytes is over the limit of {MESSAGE_BYTES_MAX}")
-        end = _LENGTH_BYTES + length
-        if len(self._buffer) < end:
-            return None
-        message = bytes(self._buffer[_LENGTH_BYTES:end])
-        del self._buffer[:end]
-        return message
 
     def _handle(self, message: bytes) -> bytes:
         raise NotImplementedError
 
-    def _read(self, message: bytes, expected: _Kind, size: int) -> list[Any]:
-        """The fields behind the versions of a message of the expected kind, or the refusal that it is or deserves."""
-        try:
-            fields = msgpack.unpackb(message)
-        except (ValueError, msgpack.UnpackException) as bad:
-            raise self._refuse_silently(f"a message is no msgpack ({type(bad).__name__})") from bad
-        if not isinstance(fields, list) or len(fields) < 4 or fields[0] != MAGIC:
-            raise self._refuse_silently("a message does not begin as one of ours")
-        _, kind, wire, package, *rest = fields
-        if not (_is_number(kind) and _is_number(wire) and _is_name(package)):
-            raise self._refuse_silently("a message does not begin as one of ours")
-        if kind == _Kind.REFUSED:
-            raise self._hear_refusal(rest)
-        if kind != expected:
-            raise self._refuse_silently(f"expected {expected.name}, got a message of kind {kind}")
-        self._glance(rest)
-        if (wire, package) != (self._identity.wire_version, self._identity.package_version):
-            raise self._refuse(Reason.VERSION, self._unlike(wire, package))
-        if len(rest) != size:
-            raise self._refuse_silently(f"{expected.name} came with {len(rest)} fields and not {size}")
-        return rest
+    def _read(self, message: bytes, expected: Kind) -> tuple[Any, ...]:
+        """The fields behind the versions of a message of that kind. Raises the refusal that it is or deserves."""
+        opening = read_opening(message)
+        if opening.kind == Kind.REFUSED:
+            raise self._hear_refusal(opening.rest)
+        if opening.kind != expected:
+            raise Garbage(f"expected {expected.name}, got a message of kind {opening.kind}")
+        self._glance(opening.rest)
+        mine, theirs = self._identity, (opening.wire_version, opening.package_version)
+        if theirs != (mine.wire_version, mine.package_version):
+            raise self._refuse(Reason.VERSION, self._unlike(*theirs))
+        return opening.rest
 
-    def _glance(self, rest: list[Any]) -> None:
+    def _glance(self, rest: tuple[Any, ...]) -> None:
         """Look at what is at the same place in every version, before versions are compared."""
 
     def _unlike(self, wire: int, package: str) -> str:
         mine = self._identity
         return (
             f"one side (rank {mine.rank}) runs r2ccl {mine.package_version} (wire version {mine.wire_version}), "
-            f"the other r2ccl {_printable(package)} (wire version {wire}); all ranks of a job need the same"
+            f"the other r2ccl {printable(package)} (wire version {wire}); all ranks of a job need the same"
         )
 
-    def _message(self, kind: _Kind, *fields: Any) -> bytes:
-        body: bytes = msgpack.packb([MAGIC, kind, self._identity.wire_version, self._identity.package_version, *fields])
-        assert len(body) <= MESSAGE_BYTES_MAX
-        return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+    def _message(self, kind: Kind, *fields: Any) -> bytes:
+        return pack(kind, self._identity.wire_version, self._identity.package_version, *fields)
 
     def _refuse(self, reason: Reason, sentence: str) -> HandshakeRefused:
-        farewell = self._message(_Kind.REFUSED, reason.value, sentence[:SENTENCE_CHARACTERS_MAX])
+        farewell = self._message(Kind.REFUSED, reason.value, sentence[:SENTENCE_CHARACTERS_MAX])
         self._refused = HandshakeRefused(reason, sentence, farewell=farewell)
         return self._refused
 
-    def _refuse_silently(self, sentence: str) -> HandshakeRefused:
-        self._refused = HandshakeRefused(Reason.GARBAGE, sentence)
-        return self._refused
-
-    def _hear_refusal(self, rest: list[Any]) -> HandshakeRefused:
-        if len(rest) < 2 or not isinstance(rest[0], str) or not isinstance(rest[1], str):
-            return self._refuse_silently("a refusal without a reason")
+    def _hear_refusal(self, rest: tuple[Any, ...]) -> HandshakeRefused:
+        code, sentence = read_refusal(rest)
         known = {reason.value: reason for reason in Reason}
-        sentence = _printable(rest[1])[:SENTENCE_CHARACTERS_MAX]
-        self._refused = HandshakeRefused(known.get(rest[0], Reason.OTHER), sentence, by_peer=True)
+        self._refused = HandshakeRefused(known.get(code, Reason.OTHER), sentence, by_peer=True)
         return self._refused
 
-    def _proof(self, label: bytes, hello: bytes, challenge: bytes) -> bytes:
-        """Over parts whose lengths are part of what is signed, so that no boundary can be moved."""
-        signed = b"".join(len(part).to_bytes(4, "big") + part for part in (label, hello, challenge))
-        return hmac.digest(self._identity.secret, signed, "sha256")
+    def _proof(self, label: bytes, hello: bytes, challenge: Challenge) -> bytes:
+        """Job and versions of the challenge are ours: sides that differ in those do not get here."""
+        statement = self._message(Kind.CHALLENGE, self._identity.job, *challenge.fields())
+        return proof(self._identity.secret, label, hello, statement)
 
 
 class Dialler(_Machine):
@@ -304,10 +263,19 @@ class Dialler(_Machine):
         if self._hello:
             raise InvalidTransition("a handshake was started twice")
         me, target = self._identity, self._target
-        who = (me.job, me.rank, self._nic, me.incarnation)
-        whom = (target.rank, target.nic, target.incarnation)
-        message = self._message(_Kind.HELLO, *who, *whom, self._purpose, self._nonce)
-        self._hello = message[_LENGTH_BYTES:]
+        hello = Hello(
+            job=me.job,
+            rank=me.rank,
+            nic=self._nic,
+            incarnation=me.incarnation,
+            target_rank=target.rank,
+            target_nic=target.nic,
+            target_incarnation=target.incarnation,
+            purpose=self._purpose,
+            nonce=self._nonce,
+        )
+        message = self._message(Kind.HELLO, *hello.fields())
+        self._hello = message[LENGTH_BYTES:]
         return message
 
     def _handle(self, message: bytes) -> bytes:
@@ -315,25 +283,23 @@ class Dialler(_Machine):
             raise InvalidTransition("a dialler got bytes before it was started")
         if self._challenged is None:
             return self._answer(message)
-        self._read(message, _Kind.WELCOME, 0)
+        self._read(message, Kind.WELCOME)
         self._peer = self._challenged
         return b""
 
     def _answer(self, message: bytes) -> bytes:
-        rank, nic, incarnation, nonce, proof = self._read(message, _Kind.CHALLENGE, 5)
-        if not (_is_number(rank) and _is_number(nic) and _is_number(incarnation) and _is_nonce(nonce)):
-            raise self._refuse_silently("a challenge with fields of the wrong type")
-        challenge = _signed_challenge(self._identity, rank, nic, incarnation, nonce)
+        challenge, proven = read_challenge(self._read(message, Kind.CHALLENGE))
         expected = self._proof(_LISTENER_LABEL, self._hello, challenge)
-        if not isinstance(proof, bytes) or not hmac.compare_digest(proof, expected):
+        if not hmac.compare_digest(proven, expected):
             raise self._refuse(Reason.SECRET, _wrong_secret(self._identity.rank, "the listener"))
-        target = self._target
-        if (rank, nic) != (target.rank, target.nic):
-            raise self._refuse(Reason.NOT_ME, _not_me((target.rank, target.nic), (rank, nic)))
-        if target.incarnation not in (None, incarnation):
-            raise self._refuse(Reason.INCARNATION, f"rank {rank} was restarted: it is not the one that joined the job")
-        self._challenged = PeerIdentity(rank, nic, incarnation, self._purpose, self._identity.package_version)
-        return self._message(_Kind.PROOF, self._proof(_DIALLER_LABEL, self._hello, challenge))
+        target, there = self._target, (challenge.rank, challenge.nic)
+        if there != (target.rank, target.nic):
+            raise self._refuse(Reason.NOT_ME, _not_me((target.rank, target.nic), there))
+        if target.incarnation not in (None, challenge.incarnation):
+            sentence = f"rank {challenge.rank} was restarted: it is not the one that joined the job"
+            raise self._refuse(Reason.INCARNATION, sentence)
+        self._challenged = PeerIdentity(*there, challenge.incarnation, self._purpose, self._identity.package_version)
+        return self._message(Kind.PROOF, self._proof(_DIALLER_LABEL, self._hello, challenge))
 
 
 class Listener(_Machine):
@@ -363,8 +329,8 @@ class Listener(_Machine):
         """The rank that a Hello for this job claimed, in whatever version. Unproven before ``done``."""
         return self._claimed_rank
 
-    def _glance(self, rest: list[Any]) -> None:
-        if self._claimed is None and len(rest) >= 2 and _is_name(rest[0]) and _is_number(rest[1]):
+    def _glance(self, rest: tuple[Any, ...]) -> None:
+        if self._claimed is None and len(rest) >= 2 and is_name(rest[0]) and is_number(rest[1]):
             if rest[0] != self._identity.job:
                 raise self._refuse(Reason.JOB, "another job listens here")
             self._claimed_rank = rest[1]
@@ -372,38 +338,24 @@ class Listener(_Machine):
     def _handle(self, message: bytes) -> bytes:
         if self._claimed is None:
             return self._challenge(message)
-        (proof,) = self._read(message, _Kind.PROOF, 1)
-        if not isinstance(proof, bytes) or not hmac.compare_digest(proof, self._expected_proof):
+        proven = read_proof(self._read(message, Kind.PROOF))
+        if not hmac.compare_digest(proven, self._expected_proof):
             raise self._refuse(Reason.SECRET, _wrong_secret(self._identity.rank, "the dialler"))
         self._peer = self._claimed
-        return self._message(_Kind.WELCOME)
+        return self._message(Kind.WELCOME)
 
     def _challenge(self, message: bytes) -> bytes:
-        hello = self._read_hello(message)
+        hello = read_hello(self._read(message, Kind.HELLO))
         self._check(hello)
         me = self._identity
-        who = (me.rank, self._nic, me.incarnation, self._nonce)
-        signed = _signed_challenge(me, *who)
-        self._expected_proof = self._proof(_DIALLER_LABEL, message, signed)
-        self._claimed = PeerIdentity(
-            hello.rank, hello.nic, hello.incarnation, Purpose(hello.purpose), me.package_version
-        )
-        return self._message(_Kind.CHALLENGE, *who, self._proof(_LISTENER_LABEL, message, signed))
+        challenge = Challenge(me.rank, self._nic, me.incarnation, self._nonce)
+        self._expected_proof = self._proof(_DIALLER_LABEL, message, challenge)
+        purpose = Purpose(hello.purpose)
+        self._claimed = PeerIdentity(hello.rank, hello.nic, hello.incarnation, purpose, me.package_version)
+        proven = self._proof(_LISTENER_LABEL, message, challenge)
+        return self._message(Kind.CHALLENGE, *challenge.fields(), proven)
 
-    def _read_hello(self, message: bytes) -> _Hello:
-        hello = _Hello(*self._read(message, _Kind.HELLO, 9))
-        numbers = (hello.rank, hello.nic, hello.incarnation, hello.target_rank, hello.target_nic, hello.purpose)
-        right = (
-            _is_name(hello.job)
-            and all(_is_number(number) for number in numbers)
-            and (hello.target_incarnation is None or _is_number(hello.target_incarnation))
-            and _is_nonce(hello.nonce)
-        )
-        if not right:
-            raise self._refuse_silently("a hello with fields of the wrong type")
-        return hello
-
-    def _check(self, hello: _Hello) -> None:
+    def _check(self, hello: Hello) -> None:
         me = self._identity
         if (hello.target_rank, hello.target_nic) != (me.rank, self._nic):
             wanted = (hello.target_rank, hello.target_nic)
@@ -416,13 +368,6 @@ class Listener(_Machine):
             raise self._refuse(Reason.PURPOSE, f"rank {me.rank} does not serve purpose {hello.purpose} here")
 
 
-def _signed_challenge(identity: Identity, rank: int, nic: int, incarnation: int, nonce: bytes) -> bytes:
-    """The listener's own statement, versions included; both sides have agreed on those when they get here."""
-    fields = [MAGIC, identity.wire_version, identity.package_version, identity.job, rank, nic, incarnation, nonce]
-    packed: bytes = msgpack.packb(fields)
-    return packed
-
-
 def _not_me(wanted: tuple[int, int], there: tuple[int, int]) -> str:
     return f"rank {wanted[0]}, NIC {wanted[1]} was wanted; rank {there[0]}, NIC {there[1]} listens there"
 
@@ -432,20 +377,3 @@ def _wrong_secret(checked_by: int, whom: str) -> str:
         f"rank {checked_by} found that {whom} does not know the job's secret; "
         "R2CCL_SECRET or the content of R2CCL_SECRET_FILE must be the same on all ranks"
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _U64_MAX
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value.encode(errors="replace")) <= NAME_BYTES_MAX
-
-
-def _is_nonce(value: object) -> bool:
-    return isinstance(value, bytes) and len(value) == NONCE_BYTES
-
-
-def _printable(text: str) -> str:
-    """A stranger's text may end up in a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -4,18 +4,21 @@ Theory of operation. Exactly one end dials a link (the lower rank), so that two 
 link has a control and a bulk connection; it is in service when both stand. The first time that is enough. A link that
 was lost comes back *half-open*: on probation it carries an echo but no share, and only after the echo came home and a
 quiet time passed does it go UP. The quiet time doubles each time the link is lost again soon after it had come back, so a
-flapping link costs little, and it is limited, so a link is never given up. Where no other link to the peer is up there is
-nothing to protect by waiting: the echo alone suffices.
+flapping link costs little, and it is limited, so a link is never given up. Where no other link to the peer is up, or none
+is left while this one waits, there is nothing to protect by waiting: the echo alone suffices.
+
+Nothing is waited for without a limit. The end that dials has a timer in every state but ABSENT and UP; the other end has one
+on probation, where nobody else watches the link, and else is moved on by the peer's dialling.
 
     state       what may happen                     -> state
     ABSENT      wanted                              DIALLING, or waits to be dialled
     DIALLING    both connections stand              UP (first time), PROBATION (after a loss)
                 a connection fails, time is up      DOWN
-    PROBATION   echoed and quiet                    UP
-                a connection fails, silence, ...    DOWN
+    PROBATION   echoed, and quiet or left alone     UP
+                a connection fails, no echo, ...    DOWN
     UP          a connection fails, silence, NIC
                 down here or there                  DOWN
-    DOWN        redial timer, encouragement         DIALLING
+    DOWN        redial timer, encouraged, left alone  DIALLING
                 the peer dials                      as DIALLING
 
 What is lost is told upward once (``WentDown``); what to do about it is not decided here. Timers are effects and carry a
@@ -86,6 +89,11 @@ class Encouraged:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """No link to the peer is up: this one is needed now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Echoed:
     """The peer's actor answered our echo."""
 
@@ -97,7 +105,7 @@ class TimerFired:
     token: int
 
 
-Event = Wanted | Established | ConnectionFailed | Withdrawn | Surrendered | Encouraged | Echoed | TimerFired
+Event = Wanted | Established | ConnectionFailed | Withdrawn | Surrendered | Encouraged | LeftAlone | Echoed | TimerFired
 
 # Effects.
 
@@ -155,7 +163,6 @@ class NicSession:
     """The machine for one link. ``dialler``: this end dials."""
 
     __slots__ = (
-        "_alone",
         "_echoed",
         "_quiet_over",
         "_standing",
@@ -189,7 +196,6 @@ class NicSession:
         self._standing: frozenset[int] = frozenset()
         self._echoed = False
         self._quiet_over = False
-        self._alone = False
         self._up_since_s = 0.0
         self._timer = 0
 
@@ -201,13 +207,15 @@ class NicSession:
             case Established():
                 return self._established(event, now)
             case ConnectionFailed():
-                return self._failed(event, now)
+                return self._gone(event.cause, now)
             case Withdrawn():
-                return self._withdrawn(event.cause, now)
+                return self._gone(event.cause, now)
             case Surrendered():
                 return self._surrendered(now)
             case Encouraged():
                 return self._encouraged(event)
+            case LeftAlone():
+                return self._left_alone(now)
             case Echoed():
                 self._echoed = True
                 return self._leave_probation(now)
@@ -230,7 +238,7 @@ class NicSession:
         effects: list[Effect] = []
         if event.purpose in self._standing:
             # The peer dialled anew, so to it the connection that we hold is gone.
-            effects += self._lose("replaced by the peer", now, redial=False)
+            effects += self._lose("replaced by the peer", now)
         self._standing |= {event.purpose}
         if self._standing != _BOTH or self.state in (LinkState.UP, LinkState.PROBATION):
             return effects
@@ -238,7 +246,6 @@ class NicSession:
             return [*effects, self._go_up(now)]
         self.state = LinkState.PROBATION
         self._echoed = False
-        self._alone = event.alone
         self._quiet_over = event.alone
         return [*effects, SendEcho(), self._arm(self._probation_period_s())]
 
@@ -262,17 +269,13 @@ class NicSession:
             return [self._go_up(now)]
         return []
 
-    def _failed(self, event: ConnectionFailed, now: float) -> list[Effect]:
+    def _gone(self, cause: str, now: float) -> list[Effect]:
+        """A connection failed, or the link is out of service by decision; nothing to do if there is no link."""
         if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
             return []
-        return self._lose(event.cause, now, redial=True)
+        return self._lose(cause, now)
 
-    def _withdrawn(self, cause: str, now: float) -> list[Effect]:
-        if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
-            return []
-        return self._lose(cause, now, redial=True)
-
-    def _lose(self, cause: str, now: float, redial: bool) -> list[Effect]:
+    def _lose(self, cause: str, now: float) -> list[Effect]:
         was = self.state
         if was is LinkState.UP and now - self._up_since_s > self.times.stable_s:
             self.flaps = 0
@@ -286,14 +289,14 @@ class NicSession:
         if was is LinkState.UP:
             self.incident += 1
             effects.append(WentDown(cause))
-        if self.dialler and redial:
+        if self.dialler:
             effects.append(self._arm(self.times.redial_s))
         return effects
 
     def _surrendered(self, now: float) -> list[Effect]:
         was_up = self.state is LinkState.UP
         flaps = self.flaps
-        effects = self._lose("a buffer was given back", now, redial=False)
+        effects = self._lose("a buffer was given back", now)
         if was_up:
             self.flaps = flaps
             self._trusted = True
@@ -305,6 +308,14 @@ class NicSession:
             return self._dial()
         return []
 
+    def _left_alone(self, now: float) -> list[Effect]:
+        if self.state is LinkState.PROBATION:
+            self._quiet_over = True
+            return self._leave_probation(now)
+        if self.dialler and self.usable and self.state in (LinkState.ABSENT, LinkState.DOWN):
+            return self._dial()
+        return []
+
     def _timer_fired(self, event: TimerFired, now: float) -> list[Effect]:
         if event.token != self._timer:
             return []
@@ -313,9 +324,14 @@ class NicSession:
                 return self._dial()
             return [self._arm(self.times.redial_s)]
         if self.state is LinkState.DIALLING:
-            return self._lose("dial timed out", now, redial=True)
+            return self._lose("dial timed out", now)
         if self.state is LinkState.PROBATION:
-            self._quiet_over = True
-            effects = self._leave_probation(now)
-            return effects or [SendEcho(), self._arm(self.times.dial_timeout_s)]
+            return self._probation_timer(now)
         return []
+
+    def _probation_timer(self, now: float) -> list[Effect]:
+        """Quiet for long enough; or, if that was over before, no echo for as long as a dial may take."""
+        if self._quiet_over and not self._echoed:
+            return self._lose("no echo", now)
+        self._quiet_over = True
+        return self._leave_probation(now) or [self._arm(self.times.dial_timeout_s)]

@@ -3,6 +3,9 @@
 A peer that has not entered an operation has no place for its chunks. It keeps up to a fixed credit of them; what is
 beyond waits here until the peer says ``Entered`` (or is heard to be that far in any other way). So a bulk connection is never
 paused for want of a destination, and a peer's memory is bounded by peers x credit (decision 13).
+
+Where hardware writes into the peer's memory, a chunk beyond the eager limit has no place before the peer told its
+landings, so it waits for those, whatever the credit (decision 26).
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.wire import Ack
+from r2ccl.protocol.wire import Ack, Landing
 
 #: Parcels of one operation by (step, chunk).
 _Pieces = dict[tuple[int, int], Parcel]
@@ -20,10 +23,28 @@ _Pieces = dict[tuple[int, int], Parcel]
 class Outbox:
     """Towards one peer, over all communicators."""
 
-    __slots__ = ("_entered", "_held", "_sent", "_unsolicited", "credit_bytes", "peer", "unsolicited_bytes", "waiting")
+    __slots__ = (
+        "_entered",
+        "_held",
+        "_homeless",
+        "_landings",
+        "_sent",
+        "_unsolicited",
+        "credit_bytes",
+        "peer",
+        "unsolicited_bytes",
+        "waiting",
+        "written_above_bytes",
+    )
 
-    def __init__(self, peer: int, credit_bytes: int) -> None:
+    def __init__(self, peer: int, credit_bytes: int, written_above_bytes: int | None = None) -> None:
         self.peer = peer
+        #: Larger chunks are written one-sided, into a landing; None: the transport has no one-sided writes.
+        self.written_above_bytes = written_above_bytes
+        #: (communicator, operation) -> step -> where it may be written.
+        self._landings: dict[tuple[int, int], dict[int, Landing]] = {}
+        #: Chunks that wait for a landing, by (communicator, operation).
+        self._homeless: dict[tuple[int, int], list[Parcel]] = {}
         self.credit_bytes = credit_bytes
         #: May be sent, but no lane has room. Resent chunks go to its left end.
         self.waiting: deque[Parcel] = deque()
@@ -46,6 +67,12 @@ class Outbox:
         if pieces is None:
             pieces = operations[parcel.operation] = {}
         pieces[parcel.step, parcel.chunk] = parcel
+        if self.written_above_bytes is not None and len(parcel.payload) > self.written_above_bytes:
+            key = (parcel.communicator, parcel.operation)
+            if key in self._landings:
+                return True
+            self._homeless.setdefault(key, []).append(parcel)
+            return False
         if parcel.operation < self._entered.get(parcel.communicator, 0):
             return True
         if self._held or not self._fits_credit(parcel):
@@ -62,6 +89,19 @@ class Outbox:
         for key in [key for key in self._unsolicited if key[0] == communicator and key[1] <= operation]:
             self.unsolicited_bytes -= self._unsolicited.pop(key)
         return self._release()
+
+    def may_land(self, communicator: int, operation: int, landings: Iterable[Landing]) -> list[Parcel]:
+        """The peer told where transfers of an operation may be written. Returns the parcels that this releases.
+
+        Not to be called for operations that have ended here: nobody would forget their landings.
+        """
+        key = (communicator, operation)
+        self._landings[key] = {landing.step: landing for landing in landings}
+        return self._homeless.pop(key, [])
+
+    def landing(self, parcel: Parcel) -> Landing:
+        """Where a parcel that was released may be written."""
+        return self._landings[parcel.communicator, parcel.operation][parcel.step]
 
     def acknowledged(self, ack: Ack) -> list[Parcel]:
         """Which parcels the acknowledgement settles. Told twice, it settles nothing more."""
@@ -100,6 +140,7 @@ class Outbox:
     def settle_operation(self, communicator: int, operation: int) -> list[Parcel]:
         """The operation ended well: its sends are known to have arrived. Returns what no acknowledgement settled yet,
         except what went out from a copy (``owner`` is None), which goes on until the peer has it."""
+        self._landings.pop((communicator, operation), None)
         operations = self._sent.get(communicator)
         pieces = operations.get(operation) if operations else None
         if not pieces:
@@ -114,6 +155,9 @@ class Outbox:
         for number in [number for number in operations if number >= operation]:
             del operations[number]
         unwanted = set(gone)
+        for table in (self._landings, self._homeless):
+            for key in [key for key in table if key[0] == communicator and key[1] >= operation]:
+                del table[key]
         for queue in (self.waiting, self._held):
             kept = [parcel for parcel in queue if parcel not in unwanted]
             queue.clear()

@@ -20,15 +20,22 @@ from r2ccl.clock import Clock
 Result = TypeVar("Result")
 
 
+#: Turns of a loop in which its time does not move. The largest worlds need some thousands; a timer that is set anew
+#: for "now" needs infinitely many, and would hang in real time while the virtual clock stands still.
+TURNS_PER_INSTANT_MAX = 200_000
+
+
 class Deadlock(RuntimeError):
-    """Every task waits, and no timer is set. The loop must not be used any further, except to be closed."""
+    """Every task waits and no timer is set, or time stands still. The loop must not be used any further but closed."""
 
 
 class _VirtualSelector(selectors.BaseSelector):
     """Moves ``now`` on by as much as it was asked to wait. Files may register; none is ever ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns_per_instant_max: int) -> None:
         self.now = 0.0
+        self._turns_per_instant_max = turns_per_instant_max
+        self._turns = 0
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -43,7 +50,12 @@ class _VirtualSelector(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Deadlock("nothing is ready and no timer is set")
+        before = self.now
         self.now += max(0.0, timeout)
+        self._turns = 0 if self.now > before else self._turns + 1
+        if self._turns > self._turns_per_instant_max:
+            self._turns = 0  # so that the loop can still be closed
+            raise Deadlock(f"time has not moved for {self._turns_per_instant_max} turns of the loop")
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
@@ -53,8 +65,8 @@ class _VirtualSelector(selectors.BaseSelector):
 class SimLoop(asyncio.SelectorEventLoop):
     """The loop of a simulated world. Many may exist in one process, each with its own time, which starts at 0."""
 
-    def __init__(self) -> None:
-        self._virtual = _VirtualSelector()
+    def __init__(self, turns_per_instant_max: int = TURNS_PER_INSTANT_MAX) -> None:
+        self._virtual = _VirtualSelector(turns_per_instant_max)
         super().__init__(self._virtual)
 
     def time(self) -> float:

@@ -1,6 +1,7 @@
 """A job in a box: the real actors of all ranks, on the virtual-time loop, over the memory transport's fabric.
 
 A world does what ``connect`` does in real life, without rendezvous and sockets. Faults are made on ``world.fabric``.
+Each rank runs on a loop of its own kind, so that a frozen or killed one does nothing at all.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+from collections.abc import Callable
 
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import Settings
 from r2ccl.sim.loop import SimClock
+from r2ccl.sim.rank_loop import RankLoop
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import Endpoint, Member, Nic
 from r2ccl.transport.interface import Device
@@ -35,14 +38,15 @@ class Shape:
 
 
 class World:
-    """All ranks of one job. Make it inside the simulated loop."""
+    """All ranks of one job. Make it inside the simulated loop. ``make_log`` makes the event log of a rank."""
 
-    def __init__(self, shape: Shape, seed: int = 0) -> None:
+    def __init__(self, shape: Shape, seed: int = 0, make_log: Callable[[int], EventLog] | None = None) -> None:
         self.shape = shape
         self.loop = asyncio.get_running_loop()
         self.clock = SimClock(self.loop)
         self.random = random.Random(seed)
         self.fabric = Fabric(self.loop, self.random.random, shape.model)
+        self._make_log = make_log or (lambda _: EventLog(self.clock))
         devices = [self._devices(rank) for rank in range(shape.ranks)]
         self.members = tuple(
             Member(rank, rank + 1, f"node{rank}", tuple(self._announced(device) for device in devices[rank]))
@@ -64,8 +68,8 @@ class World:
         return dataclasses.replace(device.nic, endpoint=device.reserve())
 
     def _runtime(self, rank: int, devices: list[Device]) -> Runtime:
-        events = EventLog(self.clock)
-        shared = Shared(rank, self.members, self.shape.settings, self.clock, self.loop, events)
+        loop = RankLoop(self.loop, self.fabric.process(rank))
+        shared = Shared(rank, self.members, self.shape.settings, self.clock, loop, self._make_log(rank), one_sided=self.shape.one_sided)
         runtime = Runtime(shared, devices)
 
         def carrier(nic: int, up: bool) -> None:

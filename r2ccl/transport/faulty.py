@@ -114,6 +114,9 @@ class FaultyDevice:
 
     # As every device.
 
+    def reserve(self) -> Endpoint:
+        return self._device.reserve()
+
     def listen(self, receiver: Receiver) -> Endpoint:
         self._receiver = receiver
         return self._device.listen(self)

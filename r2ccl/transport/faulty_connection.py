@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: What a kernel would have taken over and shown as in flight; the rest of what is held counts as unsent.
 KERNEL_BYTES = 256 << 10
+#: Sums of floating-point seconds differ in their last digits: what is this near has come.
+TIMER_GRAIN_S = 1e-9
 _NOTHING = PathSample(in_flight_bytes=0, unsent_bytes=0, silence_s=0.0, rtt_s=0.0, limited=True)
 
 
@@ -228,7 +230,7 @@ class FaultyConnection:
             if frame.due is None:
                 break
             wait_s = frame.due - self._device.clock.now()
-            if wait_s > 0:
+            if wait_s > TIMER_GRAIN_S:
                 self._due_timer = self._device.loop.call_later(wait_s, self._flush)
                 break
             self._held.popleft()

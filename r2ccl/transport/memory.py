@@ -6,7 +6,8 @@ repeats itself exactly: every choice is drawn from the function that it is given
 on the real transports alike, so what the simulator proves about the actors holds for sockets too.
 
 Files: ``memory_path`` is the network, ``memory_pipe`` the kernels (or adapters) at the ends of one direction,
-``memory_connection`` and ``memory_reader`` the process's side. A connection is made here, without any cryptography.
+``memory_connection``, ``memory_frame`` and ``memory_reader`` the process's side. A connection is made here, without
+any cryptography.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 from r2ccl.protocol.wire import Header, Landing, unpack_header
 from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Connection, Loss, Purpose, Receiver, Region
-from r2ccl.transport.memory_connection import MemoryConnection, byte_view
+from r2ccl.transport.memory_connection import MemoryConnection
+from r2ccl.transport.memory_frame import byte_view
 from r2ccl.transport.memory_path import Model, Path, Port, PortName
 from r2ccl.transport.memory_pipe import Pipe
 
@@ -301,6 +303,9 @@ class MemoryDevice:
         if self._receiver is None:
             raise ValueError("a device must listen before it dials: it has no receiver yet")
         connection = MemoryConnection(self, peer, remote_nic, purpose, self._receiver)
+        if not self.process.alive:
+            connection.abort()  # whoever still calls on behalf of a dead process changes nothing and hears nothing
+            return connection
         self._connections[connection] = None
         connection.awaits(
             self.fabric.model.dial_timeout_s, lambda: connection.fail(Loss.UNREACHABLE, f"{endpoint} did not answer")
@@ -357,5 +362,4 @@ class MemoryDevice:
         self.fabric.forget(self)
         for connection in self.connections:
             connection.die()
-        self._receiver = None
         self._regions.clear()

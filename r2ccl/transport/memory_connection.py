@@ -13,11 +13,11 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from r2ccl.protocol.wire import BadFrame, Flag, Kind, Landing, checksum, unpack_header
+from r2ccl.protocol.wire import BadFrame, Flag, Landing, checksum, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.memory_frame import Frame, byte_view
 from r2ccl.transport.memory_path import Model
 from r2ccl.transport.memory_pipe import FIN, HELLO, Notification, Pipe, Reset, Segment, Stream, WritePiece
 from r2ccl.transport.memory_reader import FrameReader
@@ -26,37 +26,15 @@ if TYPE_CHECKING:
     from r2ccl.transport.memory import MemoryDevice
 
 
+#: Sums of floating-point seconds differ in their last digits: what is this near has come.
+TIMER_GRAIN_S = 1e-9
+
+
 class _Phase(enum.Enum):
     DIALLING = enum.auto()
     ACCEPTED = enum.auto()  #: the other end may be open already; we hear of it with its HELLO
     OPEN = enum.auto()
     ENDED = enum.auto()
-
-
-@dataclass(slots=True, eq=False)
-class _Frame:
-    """A frame of which the kernel does not have every byte yet."""
-
-    header: bytes
-    payload: memoryview
-    #: None: an ordinary frame. Else a one-sided write to ``offset`` within this landing.
-    landing: Landing | None = None
-    offset: int = 0
-    begun: bool = False
-    done: int = 0
-    flip_a_bit: bool = False
-
-    def belongs_to(self, communicator: int, operation: int) -> bool:
-        header = unpack_header(self.header)
-        return header.kind == Kind.CHUNK and header.communicator == communicator and header.operation >= operation
-
-
-def byte_view(memory: bytes | memoryview) -> memoryview:
-    """The memory as a flat view of bytes."""
-    view = memoryview(memory)
-    if view.nbytes == 0:
-        return memoryview(b"")
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 class MemoryConnection:
@@ -79,10 +57,10 @@ class MemoryConnection:
         self._in: Pipe | None = None
         self._reader = FrameReader(self, receiver, self._model.small_bytes)
         #: Frames and writes with bytes that the kernel does not have; only the first may be begun.
-        self._queue: deque[_Frame] = deque()
+        self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         #: Writes of which every piece is with the adapter, and some piece may not have landed.
-        self._posted: deque[_Frame] = deque()
+        self._posted: deque[Frame] = deque()
         #: What the kernel keeps for the process.
         self._inbox: deque[Segment] = deque()
         self._draining = False
@@ -99,17 +77,17 @@ class MemoryConnection:
     # What a connection is for.
 
     def send(self, header: bytes, payload: bytes | memoryview) -> None:
-        self._enqueue(_Frame(header, byte_view(payload)))
+        self._enqueue(Frame(header, byte_view(payload)))
 
     def write(self, header: bytes, payload: memoryview, landing: Landing, offset: int) -> None:
         if not self.one_sided:
             raise ValueError("this connection has no one-sided writes")
         if offset + payload.nbytes > landing.length:
             raise ValueError(f"{payload.nbytes} bytes at {offset} do not fit a landing of {landing.length}")
-        self._enqueue(_Frame(header, byte_view(payload), landing, offset))
+        self._enqueue(Frame(header, byte_view(payload), landing, offset))
 
     def withdraw(self, communicator: int, operation: int) -> bool:
-        kept: deque[_Frame] = deque()
+        kept: deque[Frame] = deque()
         clean = not any(write.belongs_to(communicator, operation) for write in self._posted)
         for frame in self._queue:
             if not frame.belongs_to(communicator, operation):
@@ -216,7 +194,7 @@ class MemoryConnection:
 
     # Sending.
 
-    def _enqueue(self, frame: _Frame) -> None:
+    def _enqueue(self, frame: Frame) -> None:
         if self.gone:
             return
         if self._out is None:
@@ -270,7 +248,7 @@ class MemoryConnection:
             self._queue.popleft()
         return bytes(piece)
 
-    def _post_piece(self, frame: _Frame, landing: Landing, out: Pipe) -> None:
+    def _post_piece(self, frame: Frame, landing: Landing, out: Pipe) -> None:
         """Hand the adapter the next piece of a one-sided write, or the notification that follows the last."""
         remaining = len(frame.payload) - frame.done
         if remaining:
@@ -303,9 +281,9 @@ class MemoryConnection:
         self._flush_timer = None
         if self._out is None or self.gone or not self._out.in_flight_bytes:
             return
-        waited_s = self._loop.time() - self._out.progress_at
-        if waited_s < self._model.flush_after_s:
-            self._flush_timer = self._loop.call_later(self._model.flush_after_s - waited_s, self._check_flush)
+        left_s = self._out.progress_at + self._model.flush_after_s - self._loop.time()
+        if left_s > TIMER_GRAIN_S:
+            self._flush_timer = self._loop.call_later(left_s, self._check_flush)
         else:
             self._process.run(self._flush)
 

@@ -20,7 +20,7 @@ OPTIONS = DemoOptions(ranks=4, nics=2, spares=0, rate_mbit_s=500, cuts=3, second
         ({"ranks": 1}, "at least 2 ranks"),
         ({"nics": 1}, "nothing to fail over to"),
         ({"nics": 1, "spares": 1}, "nothing to fail over to"),
-        ({"cuts": 10}, "10 cuts need at least 25 s"),
+        ({"cuts": 10}, "10 cuts need 26.5 s"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(changes: dict[str, Any], complaint: str):

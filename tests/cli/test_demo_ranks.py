@@ -23,7 +23,7 @@ GOOD = f"""
 report(kind="ready")
 assert sys.stdin.readline() == "stop\\n"
 report(kind="sample", time_s=1.0, counters={COUNTERS}, arrivals=[[0.9, 1, 7]], completions=[0.95],
-       wrong_elements=0, events=[[0.5, "nic=nic1 UP->DOWN"]])
+       wrong_elements=0, events=[[0.5, "nic", "nic=nic1 UP->DOWN"]])
 report(kind="done")
 """
 
@@ -80,7 +80,7 @@ def test_what_a_rank_tells_is_kept_by_kind(start):
     assert record.arrivals == [(0.9, 1, 7)]
     assert (record.completions, record.wrong_elements, record.resent_bytes) == ([0.95], 0, 5)
     assert [(sample.sent_bytes, sample.received_bytes) for sample in ranks.all[1].samples[1]] == [(10, 20)]
-    assert list(ranks.all[1].events) == [(0.5, "nic=nic1 UP->DOWN")]
+    assert list(ranks.all[1].events) == [(0.5, "nic", "nic=nic1 UP->DOWN")]
     assert ranks.operations == 1
 
 

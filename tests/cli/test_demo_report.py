@@ -93,7 +93,7 @@ def test_phases_leave_the_transitions_out():
     before, degraded, after = demo_report.phases(cuts, 10.0, 22.0)
     assert before == [(10.0, 12.0)]
     assert degraded == [(12.25, 14.0), (17.25, 19.0)]
-    assert after == [(14.75, 17.0), (19.75, 22.0)]
+    assert after == [(15.25, 17.0), (20.25, 22.0)]
 
 
 def test_without_cuts_all_is_before():
@@ -102,15 +102,21 @@ def test_without_cuts_all_is_before():
 
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_planned_cuts_never_overlap_and_leave_time_to_measure(count: int):
-    seconds = count * demo_report.SLOT_S_MIN
+    seconds = count * demo_report.SLOT_S_MIN + demo_report.LAST_LOOK_S
     for seed in range(20):
         planned = demo_report.plan_cuts(random.Random(seed), count, seconds, ranks=4, nics=2)
         assert len(planned) == count
         assert all(cut.restore_s - cut.cut_s >= demo_report.GAP_WINDOW_S for cut in planned)
         ends = [0.0, *(cut.restore_s for cut in planned)]
         assert all(cut.cut_s - end >= 0.8 for cut, end in zip(planned, ends, strict=False))
-        assert ends[-1] < seconds
+        assert ends[-1] + demo_report.SETTLING_AFTER_RETURN_S < seconds
         assert {(cut.rank, cut.nic) for cut in planned} <= {(rank, nic) for rank in range(4) for nic in range(2)}
+
+
+def test_no_nic_is_cut_twice_before_all_were_cut():
+    planned = demo_report.plan_cuts(random.Random(3), 12, 36.0, ranks=3, nics=2)
+    first, second = ({(cut.rank, cut.nic) for cut in half} for half in (planned[:6], planned[6:]))
+    assert len(first) == len(second) == 6
 
 
 def test_the_same_seed_plans_the_same_cuts():

@@ -36,6 +36,17 @@ def test_a_sparkline_goes_from_empty_to_full_and_no_further():
     assert demo_screen.sparkline([0, 50, 100, 200], full=100) == " ▄██"
 
 
+def test_the_digest_leaves_links_out_and_tells_of_lanes_that_fared_alike_once():
+    rank = rank_with({})
+    rank.events += [(1.0, "nic", "nic=nic0 UP->DOWN"), (1.1, "link", "link=nic0->rank1.nic0 state=DOWN")]
+    rank.events += [(1.2, "lane_dissolved", "lane_dissolved lane=0 peer=1"), (1.3, "lane_dissolved", "and so on")]
+    assert demo_screen.digest(rank) == [
+        (1.0, "rank 0: nic=nic0 UP->DOWN"),
+        (1.2, "rank 0: lane_dissolved lane=0 peer=1 (and 1 alike)"),
+    ]
+    assert demo_screen.digest(rank) == []
+
+
 def drawn(is_terminal: bool, cut: set[tuple[int, int]]) -> str:
     written = io.StringIO()
     console = Console(file=written, force_terminal=is_terminal, width=120, color_system=None)
@@ -43,7 +54,7 @@ def drawn(is_terminal: bool, cut: set[tuple[int, int]]) -> str:
         screen.begin(100.0)
         screen.say(101.5, "CUT: rank 0 loses NIC 1")
         rank = rank_with({0: samples_at(480), 1: samples_at(0)})
-        rank.events.append((101.6, "nic=nic1 UP->DOWN"))
+        rank.events.append((101.6, "nic", "nic=nic1 UP->DOWN"))
         screen.draw([rank], operations=12, wrong_elements=0)
     return written.getvalue()
 

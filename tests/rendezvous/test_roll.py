@@ -24,7 +24,7 @@ def test_the_book_is_in_rank_order_whatever_the_order_of_coming():
     roll = roll_of(3, 2, 0)
     assert roll.missing == (1,)
     roll.announce(member(1), 3, "host1", elsewhere=True)
-    assert roll.missing == ()
+    assert not roll.missing
     assert roll.book == (member(0), member(1), member(2))
     assert roll.verdict() is None
 

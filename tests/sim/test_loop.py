@@ -41,6 +41,20 @@ def test_a_wait_that_nobody_can_end_is_a_deadlock_that_names_the_waiting() -> No
         run(main())
 
 
+def test_time_that_stands_still_is_a_deadlock_too() -> None:
+    loop = SimLoop(turns_per_instant_max=100)
+
+    def again() -> None:
+        loop.call_soon(again)
+
+    again()
+    try:
+        with pytest.raises(Deadlock, match="time has not moved"):
+            loop.run_forever()
+    finally:
+        loop.close()
+
+
 def test_a_cancelled_timer_does_not_hide_a_deadlock() -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_later(10, lambda: None).cancel()

@@ -14,6 +14,10 @@ from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 #: A wait longer than this, in the time of the loop, means that what is awaited will not come.
 PATIENCE_S = 20.0
 COMMUNICATOR = 77
+KIB = 1 << 10
+SMALL = 16 * KIB
+LARGE = 256 * KIB
+HUGE = 4 << 20
 
 
 def chunk_header(

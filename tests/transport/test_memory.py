@@ -4,49 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
 from r2ccl.sim.loop import run
-from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Loss
-from r2ccl.transport.memory import Fabric
-from r2ccl.transport.memory_path import Model
-from tests.transport.harness import World, chunk_header, is_held, landing_of, pattern
-
-LARGE = 256 << 10
-MIB = 1 << 20
-MODEL = Model(latency_s=1e-3, bandwidth_bytes_s=100e6)
-
-
-class Lab(World):
-    """A world on a fabric that the test can reach."""
-
-    fabric: Fabric
-
-
-def lab(one_sided: bool = False, model: Model = MODEL, seed: int = 3) -> Lab:
-    fabric = Fabric(asyncio.get_running_loop(), random.Random(seed).random, model)
-    made = Lab(
-        lambda rank, nic: fabric.device(nic, rank, 1000 + rank, one_sided),
-        lambda rank, nic: Endpoint("memory", f"rank{rank}.nic{nic}", 0),
-    )
-    made.fabric = fabric
-    return made
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def on_the_virtual_loop() -> None:
-        run(test())
-
-    on_the_virtual_loop.__name__ = test.__name__
-    return on_the_virtual_loop
+from tests.transport.harness import LARGE, chunk_header, is_held, landing_of, pattern
+from tests.transport.memory_lab import MIB, MODEL, in_virtual_time, lab, now
 
 
 @in_virtual_time
@@ -120,7 +84,7 @@ async def test_a_cut_is_told_to_the_owner_and_to_nobody_else() -> None:
     here.send(chunk_header(b"x"), b"x")
     await asyncio.sleep(60)
     assert told == [(0, 0, False)]
-    assert one.hears.of("lost") == other.hears.of("lost") == other.hears.payloads() == []
+    assert one.hears.of("lost") == other.hears.of("lost", "chunk") == []
     world.fabric.restore((0, 0))
     await world.until(lambda: bool(other.hears.of("chunk")))
     assert told == [(0, 0, False), (0, 0, True)]
@@ -223,6 +187,20 @@ async def test_a_killed_rank_ends_its_connections_and_refuses_dials() -> None:
     assert one.hears.of("lost")[1].loss is Loss.REFUSED
     assert other.hears.of("lost") == []
     here.send(chunk_header(b"x"), b"x")
+
+
+@in_virtual_time
+async def test_what_is_done_on_behalf_of_a_killed_rank_has_no_effect() -> None:
+    world = lab()
+    one, other, _, there = await world.pair()
+    heard = len(other.hears.events)
+    world.fabric.kill(1)
+    there.send(chunk_header(b"x"), b"x")
+    world.dial(other, one).send(chunk_header(b"x"), b"x")
+    await asyncio.sleep(10)
+    assert len(other.hears.events) == heard
+    assert one.hears.payloads() == []
+    assert len(one.hears.of("established")) == 1
 
 
 @in_virtual_time
@@ -333,103 +311,6 @@ async def test_a_frame_sent_before_the_connection_is_established_is_a_bug_that_s
     dialled = world.dial(world.side(0), world.side(1))
     with pytest.raises(ValueError, match="not established"):
         dialled.send(chunk_header(b"x"), b"x")
-
-
-# One-sided.
-
-
-@in_virtual_time
-async def test_a_write_that_is_not_complete_shows_as_torn_memory() -> None:
-    world = lab(one_sided=True)
-    _, other, here, _ = await world.pair()
-    memory = bytearray(MIB)
-    key = other.device.register(memoryview(memory)).key
-    payload = b"\xff" * MIB
-    here.write(chunk_header(payload), memoryview(payload), landing_of(key, MIB), 0)
-    await world.until_true(lambda: memory[0] == 0xFF)
-    assert memory[-1] == 0
-    assert other.hears.of("landed") == []
-    await world.until(lambda: bool(other.hears.of("landed")))
-    assert memory == payload
-
-
-@in_virtual_time
-async def test_a_write_reads_its_source_as_late_as_at_delivery() -> None:
-    world = lab(one_sided=True)
-    _, other, here, _ = await world.pair()
-    target, source = bytearray(MIB), bytearray(MIB)
-    key = other.device.register(memoryview(target)).key
-    here.write(chunk_header(source), memoryview(source), landing_of(key, MIB), 0)
-    await asyncio.sleep(0)
-    source[:] = b"\xff" * MIB
-    await world.until(lambda: bool(other.hears.of("spoiled")))
-    assert target == source
-
-
-@in_virtual_time
-async def test_writes_land_in_the_memory_of_a_frozen_process_which_hears_of_them_later() -> None:
-    world = lab(one_sided=True)
-    one, other, here, _ = await world.pair()
-    memory = bytearray(LARGE)
-    key = other.device.register(memoryview(memory)).key
-    world.fabric.freeze(1)
-    here.write(chunk_header(pattern(LARGE)), memoryview(pattern(LARGE)), landing_of(key, LARGE), 0)
-    await asyncio.sleep(10)
-    assert memory == pattern(LARGE)
-    assert one.hears.of("lost") == other.hears.of("landed") == []
-    world.fabric.thaw(1)
-    await world.until(lambda: bool(other.hears.of("landed")))
-
-
-def test_what_was_on_the_wire_at_a_loss_may_or_may_not_have_landed() -> None:
-    async def landed_bytes(seed: int) -> int:
-        world = lab(one_sided=True, seed=seed)
-        one, other, here, _ = await world.pair()
-        memory = bytearray(MIB)
-        key = other.device.register(memoryview(memory)).key
-        payload = b"\xff" * MIB
-        here.write(chunk_header(payload), memoryview(payload), landing_of(key, MIB), 0)
-        await world.until_true(lambda: memory[0] == 0xFF)
-        world.fabric.cut((0, 0))
-        await world.until(lambda: bool(one.hears.of("lost")))
-        assert one.hears.of("lost")[0].loss is Loss.FLUSHED
-        return memory.count(0xFF)
-
-    outcomes = [run(landed_bytes(seed)) for seed in range(20)]
-    assert len(set(outcomes)) > 1
-    assert outcomes == [run(landed_bytes(seed)) for seed in range(20)]
-
-
-@in_virtual_time
-async def test_abort_reports_what_has_landed_first() -> None:
-    world = lab(one_sided=True, model=Model(completion_delay_s=1.0))
-    one = world.side(0)
-    other = world.side(1)
-    here, there = await world.connect(one, other)
-    memory = bytearray(100)
-    key = other.device.register(memoryview(memory)).key
-    here.write(chunk_header(b"x" * 10), memoryview(b"x" * 10), landing_of(key, 100), 0)
-    await world.until_true(lambda: memory[:10] == b"x" * 10)
-    await asyncio.sleep(0.01)
-    assert other.hears.of("landed") == []
-    there.abort()
-    assert [event.kind for event in other.hears.events[-2:]] == ["landed", "batch_ended"]
-
-
-@in_virtual_time
-async def test_a_flap_shorter_than_the_adapters_patience_loses_nothing() -> None:
-    world = lab(one_sided=True)
-    one, other, here, _ = await world.pair()
-    memory = bytearray(MIB)
-    key = other.device.register(memoryview(memory)).key
-    here.write(chunk_header(pattern(MIB)), memoryview(pattern(MIB)), landing_of(key, MIB), 0)
-    await asyncio.sleep(3e-3)
-    world.fabric.silent_drop((0, 0))
-    await asyncio.sleep(0.1)
-    world.fabric.restore((0, 0))
-    await world.until(lambda: bool(other.hears.of("landed")))
-    assert memory == pattern(MIB)
-    assert one.hears.of("lost") == []
 
 
 def test_a_world_repeats_itself_exactly() -> None:
