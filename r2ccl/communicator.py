@@ -132,7 +132,9 @@ class Communicator:
 
     def _refuse_if_closed(self) -> None:
         if self._in_child:
-            raise CommunicatorClosed("this process is a fork of the one that owns the communicator: connect() anew here")
+            raise CommunicatorClosed(
+                "this process is a fork of the one that owns the communicator: connect() anew here"
+            )
         if self._runtime.is_closed:
             raise CommunicatorClosed("the communicator is closed")
 
@@ -169,7 +171,7 @@ class Communicator:
             "lanes": lanes,
         }
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it ends well within it, not by it
         """Wait for running operations, say goodbye, and end, within ``timeout`` seconds (R2CCL_CLOSE_TIMEOUT).
 
         Lingers until all others close too, because they may still need answers. Never raises for what peers do; may be
@@ -345,7 +347,8 @@ async def _join(
 def _unconnected(runtime: Runtime, timeout_s: float) -> str:
     missing = [peer for peer in runtime.shared.peers if not runtime.has_path(peer)]
     where = "; ".join(
-        f"rank {peer} at {', '.join(str(nic.endpoint) for nic in runtime.shared.members[peer].nics)}" for peer in missing
+        f"rank {peer} at {', '.join(str(nic.endpoint) for nic in runtime.shared.members[peer].nics)}"
+        for peer in missing
     )
     return f"no NIC of ours reached {where} within {timeout_s:g} s: check that the NICs are on one network (R2CCL_NICS)"
 

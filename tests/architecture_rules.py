@@ -56,7 +56,9 @@ IMPURE_MODULES: Final = frozenset(
     ("asyncio", "uvloop", "time", "datetime", "random", "secrets", "socket", "threading", "logging", "os")
 )
 #: Actors that know one another only by messages; whoever names them all wires them up.
-CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator", "courier"))
+#: They put concrete parts together.
+COMPOSITION_ROOTS: Final = ("communicator",)
+CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator"))
 MUTABLE_CALLS: Final = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap", "bytearray", "count")
 )
@@ -158,8 +160,8 @@ def time_and_environment_have_one_owner(module: Module) -> Iterator[str]:
 
 
 def only_the_runtime_names_all_actors(module: Module) -> Iterator[str]:
-    """Actors know one another by their messages."""
-    if module.name == "actors.runtime":
+    """Actors know one another by their messages; who puts them together knows them."""
+    if module.name in ("actors.runtime", *COMPOSITION_ROOTS):
         return
     for line, name in imports(module.tree):
         for actor in sorted(CONCRETE_ACTORS):

@@ -90,7 +90,7 @@ class Actor:
             message = messages.popleft()
             try:
                 self.handle(message)
-            except Exception as failure:  # noqa: BLE001 - this is where failures of actors are caught, all of them
+            except Exception as failure:
                 self.stop()
                 if self.on_failure is None:
                     raise

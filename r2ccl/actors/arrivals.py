@@ -1,16 +1,13 @@
 """The arrivals desk: where each chunk's bytes go, and what happens when they are there.
 
-For every chunk whose header was read it asks the ledger, and picks the memory: the user's buffer if the chunk is the first of
-its name and is to be copied there; a scratch piece if it is to be reduced, must wait its turn, or is a twin; parked memory if
-the operation has not been called here yet; nothing at all if it is a duplicate.
-"""
+For every chunk whose header was read it asks the ledger, and picks the memory: the user's buffer if the chunk is the
+first of its name and is to be copied there; a scratch piece if it is to be reduced, must wait its turn, or is a twin;
+parked memory if the operation has not been called here yet; nothing at all if it is a duplicate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
-
-import numpy as np
 
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.operation import Operation, Scratch, ScratchPool
@@ -57,7 +54,9 @@ class Coordinator(Protocol):
 class Inbox:
     """One communicator's incoming chunks."""
 
-    def __init__(self, communicator: int, shared: Shared, courier: Courier, coordinator: Coordinator, pool: ScratchPool) -> None:
+    def __init__(
+        self, communicator: int, shared: Shared, courier: Courier, coordinator: Coordinator, pool: ScratchPool
+    ) -> None:
         self.communicator = communicator
         self.ledger = Ledger()
         self.pool = pool
@@ -108,7 +107,9 @@ class Inbox:
             return -1
         receive = planned.waits.receive_index.get((header.step, header.source), -1)
         if receive < 0 or header.chunk >= planned.waits.receive_chunks[receive]:
-            raise BadFrame(f"operation {header.operation} has no chunk {header.chunk} of step {header.step} from {header.source}")
+            raise BadFrame(
+                f"operation {header.operation} has no chunk {header.chunk} of step {header.step} from {header.source}"
+            )
         program = planned.waits.program.receives[receive]
         first, last = planned.waits.chunk_range(program.start, program.stop, header.chunk)
         if (last - first) * operation.buffer.item_bytes != header.payload_bytes:
@@ -127,7 +128,8 @@ class Inbox:
         return landing.operation.buffer.bytes[first * item : last * item]
 
     def landed(self, connection: Connection, landing: Landing, header: Header, displace: Displace) -> None:
-        """The bytes are there. A slower writer of the same chunk is displaced before anybody touches the destination."""
+        """The bytes are there. A slower writer of the same chunk is displaced before anybody touches the
+        destination."""
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
         self._owe(header)
         if not counts:
@@ -291,7 +293,7 @@ class ArrivalsDesk:
 
     def withdraw(self, communicator: int, operation: int) -> None:
         """Operations from this one on failed: no path may write to their memory any more (decision 7)."""
-        for connection, landing in list(self._landings.items()):
+        for connection in list(self._landings):
             header = self._headers[connection]
             if header.communicator == communicator and header.operation >= operation:
                 self._let_go(connection)

@@ -1,8 +1,7 @@
 """Runs one communicator's operations: numbers them, starts them, moves their chunks, ends them.
 
-A call takes its number at once. Up to a bound operations run, more wait as references. The machine of each operation says
-what may move; this actor moves it. How an operation fails is in :mod:`r2ccl.actors.failing`.
-"""
+A call takes its number at once. Up to a bound operations run, more wait as references. The machine of each operation
+says what may move; this actor moves it. How an operation fails is in :mod:`r2ccl.actors.failing`."""
 
 from __future__ import annotations
 
@@ -84,7 +83,8 @@ class Coordinator(Actor):
         settings = self.shared.settings
         if len(self.waiting) >= settings.waiting_max:
             raise UsageError(
-                f"{len(self.running)} operations run and {len(self.waiting)} wait: await some of them before calling more"
+                f"{len(self.running)} operations run and {len(self.waiting)} wait: "
+                "await some of them before calling more"
             )
         work = Work(self._loop, self.next_operation, planned.call, result)
         now = self.shared.clock.now()
@@ -147,7 +147,8 @@ class Coordinator(Actor):
             operation.machine.settled(index)
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
-        """A chunk is there: in a scratch piece, or (None) in place: in the buffer, or where it was written one-sided."""
+        """A chunk is there: in a scratch piece, or (None) in place: in the buffer, or where it was written
+        one-sided."""
         machine = operation.machine
         assert machine is not None
         if not machine.arrived(receive, chunk):
@@ -159,8 +160,8 @@ class Coordinator(Actor):
         elif operation.landings is not None:
             written = operation.landings.to_reduce[receive]
             if written is not None:
-                waits = operation.planned.waits
-                self._apply(operation, receive, chunk, written[chunk * waits.chunk_elements * operation.buffer.item_bytes :])
+                begin = chunk * operation.planned.waits.chunk_elements * operation.buffer.item_bytes
+                self._apply(operation, receive, chunk, written[begin:])
         self._applied(operation, receive, chunk)
 
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:

@@ -230,9 +230,7 @@ class Courier:
 
     def links_up(self, peer: int) -> list[Link]:
         """All links to the peer that are in service."""
-        return [
-            link for port in self._ports for link in port.links.values() if link.id.peer == peer and link.is_up
-        ]
+        return [link for port in self._ports for link in port.links.values() if link.id.peer == peer and link.is_up]
 
     def notify(self, peer: int) -> None:
         """Tell the peer which of our NICs and links to it are out of service, on any live path (decision 19)."""

@@ -8,19 +8,19 @@ its buffers is back: unsent chunks are withdrawn, connections in the middle of o
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.arrivals import ArrivalsDesk, Inbox
+from r2ccl.actors.courier import Courier
 from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
+from r2ccl.actors.shared import Shared
 from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorAborted, PeerLost, R2cclError
 from r2ccl.protocol.roll_call import RollCall
 from r2ccl.protocol.wire import Abort, Entered, Kind
-
-if TYPE_CHECKING:
-    from r2ccl.actors.coordinator import Coordinator
 
 logger = logging.getLogger("r2ccl")
 
@@ -32,12 +32,28 @@ MISMATCH_HEARING_S = 0.2
 ROLL_CALL_REPEAT_S = 1.0
 
 
+class Host(Protocol):
+    """What failing needs of the coordinator that it is a part of."""
+
+    communicator: int
+    shared: Shared
+    courier: Courier
+    inbox: Inbox
+    running: dict[int, Operation]
+    waiting: deque[Operation]
+    next_operation: int
+    is_running: bool
+
+    def announce(self, operation: Operation, peer: int, finished: bool = False) -> None: ...
+    def tell_if_idle(self) -> None: ...
+
+
 class Failing:
     """The part of a coordinator that deals with operations that do not end well."""
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: Host,
         desk: ArrivalsDesk,
         registrar: Registrar,
         own_stall_s: Callable[[], float],
@@ -260,5 +276,3 @@ def _error_of(abort: Abort, origin: int) -> R2cclError:
     except (TypeError, ValueError):
         logger.warning("rank %d aborted with details that do not fit its cause %s", origin, abort.cause)
     return CommunicatorAborted(f"rank {origin} aborted the communicator: {abort.text}")
-
-

@@ -1,9 +1,8 @@
 """Watches links and peers: looks closely while bytes are owed, beats now and then while not.
 
-Each tick samples the sockets of links that owe something and asks the judges of ``protocol.health``. Verdicts on links
-go to the ports, doubts about peers to ``protocol.liveness``. A tick that comes late says that we were away ourselves, and
-voids what was gathered (decision 17).
-"""
+Each tick samples the sockets of links that owe something and asks the judges of ``protocol.health``. Verdicts on
+links go to the ports, doubts about peers to ``protocol.liveness``. A tick that comes late says that we were away
+ourselves, and voids what was gathered (decision 17)."""
 
 from __future__ import annotations
 
@@ -124,7 +123,11 @@ class HealthMonitor(Actor):
         now = self._shared.clock.now()
         for port in self._ports:
             for link in port.links.values():
-                if link.is_up and link.control is not None and now - link.beaten_at_s >= self._shared.settings.idle_beat_s:
+                if (
+                    link.is_up
+                    and link.control is not None
+                    and now - link.beaten_at_s >= self._shared.settings.idle_beat_s
+                ):
                     self._beat(link, now)
                     link.watched = True
         self._slow = self._loop.call_later(self._shared.settings.idle_beat_s, self._idle_tick)

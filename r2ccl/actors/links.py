@@ -22,9 +22,23 @@ from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 class Link:
     """A (local NIC, remote NIC) pair towards one peer, with its connections."""
 
-    __slots__ = ("beaten_at_s", "bulk", "checks", "control", "counters", "dials", "health", "id", "lane", "session", "watched")
+    __slots__ = (
+        "beaten_at_s",
+        "bulk",
+        "checks",
+        "control",
+        "counters",
+        "dials",
+        "health",
+        "id",
+        "lane",
+        "session",
+        "watched",
+    )
 
-    def __init__(self, link_id: LinkId, machine: NicSession, health: LinkHealth, counters: LinkCounters, checks: bool) -> None:
+    def __init__(
+        self, link_id: LinkId, machine: NicSession, health: LinkHealth, counters: LinkCounters, checks: bool
+    ) -> None:
         self.id = link_id
         self.session = machine
         self.health = health
@@ -158,7 +172,9 @@ class Port:
                 self._abort(link)
             case session.SendEcho():
                 if link.control is not None:
-                    link.control.send(*pack_control(Kind.ECHO, self._shared.rank, link.id.peer, [link.session.incident]))
+                    link.control.send(
+                        *pack_control(Kind.ECHO, self._shared.rank, link.id.peer, [link.session.incident])
+                    )
             case session.ArmTimer():
                 self._shared.loop.call_later(effect.delay_s, self._timer_fired, link, effect.token)
             case session.CameUp():

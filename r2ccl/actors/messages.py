@@ -124,13 +124,6 @@ class PeerGone:
 
 TransportMessage = NicWentDown | NicCameBack | LinkOffered | LinkLost
 HealthMessage = (
-    NicWentDown
-    | NicCameBack
-    | ConnectionEnded
-    | DialRefused
-    | PeerAnswered
-    | PathsChanged
-    | NoticeHeard
-    | GoodbyeHeard
+    NicWentDown | NicCameBack | ConnectionEnded | DialRefused | PeerAnswered | PathsChanged | NoticeHeard | GoodbyeHeard
 )
 CoordinatorMessage = EnteredHeard | AbortHeard | AbortAcknowledged | PeerGone | GoodbyeHeard

@@ -1,8 +1,8 @@
 """From a call to what executes it: asks the planner once for each kind of call, and keeps the answer.
 
-A plan is a pure function of (picture, request), so all ranks that call alike plan alike. The fingerprint of call, epoch and
-planning settings goes with every chunk: ranks that would not plan alike notice before they mix sums (decision 11).
-"""
+A plan is a pure function of (picture, request), so all ranks that call alike plan alike. The fingerprint of call,
+epoch and planning settings goes with every chunk: ranks that would not plan alike notice before they mix sums
+(decision 11)."""
 
 from __future__ import annotations
 

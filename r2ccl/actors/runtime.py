@@ -111,9 +111,7 @@ class Runtime:
 
     def _health_monitor(self, predecessor: Actor | None) -> HealthMonitor:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE) if predecessor is None else predecessor.mailbox
-        return HealthMonitor(
-            self.shared, mailbox, self.ports, self.courier, self._peer_gone, self._own_nic_changed
-        )
+        return HealthMonitor(self.shared, mailbox, self.ports, self.courier, self._peer_gone, self._own_nic_changed)
 
     def _profiler(self, predecessor: Actor | None) -> Profiler:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.DROP_OLDEST) if predecessor is None else predecessor.mailbox

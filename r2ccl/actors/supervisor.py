@@ -1,9 +1,9 @@
 """Who restarts whom, as a table.
 
-A child that raised is replaced by a new one from its recipe, which inherits the mailbox. More restarts than the intensity
-allows within the period mean that restarting does not help: the supervisor gives up and says so upward, instead of
-looping. A *move*, a transport actor's planned restart on another NIC, is no failure and is not counted (decision 5).
-"""
+A child that raised is replaced by a new one from its recipe, which inherits the mailbox. More restarts than the
+intensity allows within the period mean that restarting does not help: the supervisor gives up and says so upward,
+instead of looping. A *move*, a transport actor's planned restart on another NIC, is no failure and is not counted
+(decision 5)."""
 
 from __future__ import annotations
 

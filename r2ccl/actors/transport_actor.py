@@ -1,10 +1,9 @@
 """Binds lanes to links. One for each NIC that carries a share; its mailbox outlives the NIC.
 
 When its NIC dies the supervisor restarts the actor on a spare, if there is one: the successor gets the mailbox, with
-the lanes and everything in them, and puts each lane on the spare's link as it is. Without a spare each lane dissolves:
-its chunks go to the head of the peer's queue and spread over the lanes that are left. A lane that lost its link takes the
-next one that comes up (decisions 5 and 19).
-"""
+the lanes and everything in them, and puts each lane on the spare's link as it is. Without a spare each lane
+dissolves: its chunks go to the head of the peer's queue and spread over the lanes that are left. A lane that lost its
+link takes the next one that comes up (decisions 5 and 19)."""
 
 from __future__ import annotations
 
@@ -85,7 +84,9 @@ class TransportActor(Actor):
             return
         for lane in self.lanes.values():
             self._unbind(lane)
-        self._shared.events.record("lane_moved", lane=self.index, nic=f"nic{self.home_nic}->nic{spare}", cause=message.cause)
+        self._shared.events.record(
+            "lane_moved", lane=self.index, nic=f"nic{self.home_nic}->nic{spare}", cause=message.cause
+        )
         self._move(self, spare)
 
     def _link_lost(self, message: LinkLost) -> None:
@@ -138,5 +139,3 @@ def add_lane(box: LaneBox, courier: Courier, lane: Lane) -> None:
     """A lane that belongs to this mailbox, seen by the courier."""
     box.lanes[lane.peer] = lane
     courier.lanes[lane.peer].append(lane)
-
-

@@ -13,9 +13,8 @@ logger = logging.getLogger("r2ccl")
 class Work:
     """An operation under way. ``await work`` returns the caller's tensor, or raises what the operation failed with.
 
-    It may be awaited any number of times. Cancelling an await stops the waiting, never the operation: peers count on it,
-    and the buffer stays on loan until it ends. A failed Work that nobody awaited is logged once.
-    """
+    It may be awaited any number of times. Cancelling an await stops the waiting, never the operation: peers count on
+    it, and the buffer stays on loan until it ends. A failed Work that nobody awaited is logged once."""
 
     __slots__ = ("__weakref__", "_awaited", "_done", "_error", "_loop", "_result", "_waiters", "call", "operation")
 

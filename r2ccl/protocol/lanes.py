@@ -1,9 +1,9 @@
 """Where the next chunk goes, and what comes back when a NIC dies.
 
-A lane is a mailbox for one peer, bound to one link at a time. It remembers each chunk that it handed to the link until
-the peer acknowledges it; its bound covers exactly those, so that when the link dies everything unacknowledged fits back
-at the lane's head. A lane whose link died is bound to another (a spare takes it whole), or dissolved, and then its chunks go
-to the head of the peer's queue and spread over the lanes that are left (decisions 5, 14 and 23).
+A lane is a mailbox for one peer, bound to one link at a time. It remembers each chunk that it handed to the link
+until the peer acknowledges it; its bound covers exactly those, so that when the link dies everything unacknowledged
+fits back at the lane's head. A lane whose link died is bound to another (a spare takes it whole), or dissolved, and
+then its chunks go to the head of the peer's queue and spread over the lanes that are left (decisions 5, 14 and 23).
 
 Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated.
 """
@@ -17,8 +17,9 @@ from typing import Any
 CHUNKS_MIN = 2
 #: How far beyond bandwidth x round trip a lane may fill: half a product more, for the acknowledgements' jitter.
 HEADROOM = 1.5
-#: Taken for the round trip where the measured one is shorter: on a busy machine a process that became runnable waits this
-#: long for a core, and a window measured on an idle moment would starve the lane (0.8 against 2.2 GB/s on loopback).
+#: Taken for the round trip where the measured one is shorter: on a busy machine a process that became runnable waits
+#: this long for a core, and a window measured on an idle moment would starve the lane (0.8 against 2.2 GB/s on
+#: loopback).
 ROUND_TRIP_MIN_S = 0.003
 #: Weight of a new sample in the bandwidth estimate.
 SMOOTHING = 0.125
@@ -183,7 +184,11 @@ class Lane:
     def _measure(self, size: int, round_trip_s: float, now: float) -> None:
         if size < self.chunk_bytes // 2:
             return
-        if round_trip_s < self.round_trip_s or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S or not self.round_trip_s:
+        if (
+            round_trip_s < self.round_trip_s
+            or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S
+            or not self.round_trip_s
+        ):
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
         self._rate_bytes += size

@@ -1,10 +1,10 @@
 """When a peer counts as gone, and why.
 
-*Dead* needs two proofs: a control connection ended without a goodbye, and a new connection on a healthy path is refused,
-that is, the peer's kernel answers and nobody listens. One alone is not enough: connections end for many reasons, and a
-refusal may come from a port that is not open yet. *Unreachable* is the lack of any path for the whole grace time, less the
-time that we ourselves were away. A peer that answers slowly, or not at all, while its kernel acknowledges, is neither:
-it computes, or somebody stopped it (decisions 16 to 18).
+*Dead* needs two proofs: a control connection ended without a goodbye, and a new connection on a healthy path is
+refused, that is, the peer's kernel answers and nobody listens. One alone is not enough: connections end for many
+reasons, and a refusal may come from a port that is not open yet. *Unreachable* is the lack of any path for the whole
+grace time, less the time that we ourselves were away. A peer that answers slowly, or not at all, while its kernel
+acknowledges, is neither: it computes, or somebody stopped it (decisions 16 to 18).
 
     state       event                       -> state        effects
     ALIVE       connection ended            DOUBTED         Probe, timer

@@ -1,14 +1,14 @@
 """The life of one link: dialled, tried, in service, lost, and let in again.
 
-Theory of operation. Exactly one end dials a link (the lower rank), so that two fresh pairs of connections never compete. A
-link has a control and a bulk connection; it is in service when both stand. The first time that is enough. A link that
-was lost comes back *half-open*: on probation it carries an echo but no share, and only after the echo came home and a
-quiet time passed does it go UP. The quiet time doubles each time the link is lost again soon after it had come back, so a
-flapping link costs little, and it is limited, so a link is never given up. Where no other link to the peer is up, or none
-is left while this one waits, there is nothing to protect by waiting: the echo alone suffices.
+Theory of operation. Exactly one end dials a link (the lower rank), so that two fresh pairs of connections never
+compete. A link has a control and a bulk connection; it is in service when both stand. The first time that is enough.
+A link that was lost comes back *half-open*: on probation it carries an echo but no share, and only after the echo
+came home and a quiet time passed does it go UP. The quiet time doubles each time the link is lost again soon after it
+had come back, so a flapping link costs little, and it is limited, so a link is never given up. Where no other link to
+the peer is up, or none is left while this one waits, there is nothing to protect by waiting: the echo alone suffices.
 
-Nothing is waited for without a limit. The end that dials has a timer in every state but ABSENT and UP; the other end has one
-on probation, where nobody else watches the link, and else is moved on by the peer's dialling.
+Nothing is waited for without a limit. The end that dials has a timer in every state but ABSENT and UP; the other end
+has one on probation, where nobody else watches the link, and else is moved on by the peer's dialling.
 
     state       what may happen                     -> state
     ABSENT      wanted                              DIALLING, or waits to be dialled

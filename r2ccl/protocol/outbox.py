@@ -1,8 +1,8 @@
 """Everything that this rank owes one peer: what waits, what is held back, what is sent and not yet acknowledged.
 
 A peer that has not entered an operation has no place for its chunks. It keeps up to a fixed credit of them; what is
-beyond waits here until the peer says ``Entered`` (or is heard to be that far in any other way). So a bulk connection is never
-paused for want of a destination, and a peer's memory is bounded by peers x credit (decision 13).
+beyond waits here until the peer says ``Entered`` (or is heard to be that far in any other way). So a bulk connection
+is never paused for want of a destination, and a peer's memory is bounded by peers x credit (decision 13).
 
 Where hardware writes into the peer's memory, a chunk beyond the eager limit has no place before the peer told its
 landings, so it waits for those, whatever the credit (decision 26).

@@ -13,7 +13,6 @@ import errno
 import logging
 import secrets
 from collections.abc import Callable
-
 from typing import cast
 
 from r2ccl.errors import AuthenticationError, RendezvousError

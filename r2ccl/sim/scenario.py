@@ -32,6 +32,7 @@ Nic = tuple[int, int]
 #: wait until the next, an echo, and the time that a rank may be frozen meanwhile.
 SETTLE_MARGIN_S = 0.8
 FREEZE_S = 0.25
+FOREVER = float("inf")
 #: Chunks x ranks of all calls together: what bounds the real time that a world takes.
 WORK_MAX = 2500
 DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
@@ -170,7 +171,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
         for number in range(communicators)
     )
     faults = tuple(sorted(_Faults(rng, shape, promise, horizon_s).draw(), key=lambda fault: fault.at_s))
-    ends = [fault.until_s for fault in faults if fault.until_s != float("inf")]
+    ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
     return Scenario(seed, promise, shape, calls, parts, faults, max([horizon_s, *ends]))
 
 
@@ -196,7 +197,7 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
         unreachable_after_s=rng.choice((3.5, 5.0)),
     )
     piece_bytes = rng.choice((1024, 4096, 16384))
-    slowest = piece_bytes * 4 * ranks / 0.010
+    slowest = _slowest_bytes_s(piece_bytes, ranks)
     model = Model(
         latency_s=rng.choice((10e-6, 50e-6, 500e-6, 2e-3)),
         bandwidth_bytes_s=slowest * rng.choice((2, 5, 20, 100)),
@@ -208,6 +209,11 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
         dial_timeout_s=dial_timeout_s,
     )
     return Shape(ranks, nics, spares, one_sided, settings, model)
+
+
+def _slowest_bytes_s(piece_bytes: int, ranks: int) -> float:
+    """Below this, a piece of every connection in turn would take so long that a whole NIC looked silent."""
+    return piece_bytes * 2 * ranks / 0.020
 
 
 # The calls.
@@ -270,12 +276,11 @@ class _Faults:
         self._promise = promise
         self._horizon_s = horizon_s
         self._settle_s = shape.settings.dial_timeout_s + shape.settings.redial_s + SETTLE_MARGIN_S
-        self._faults: list[Fault] = []
-        #: Ranks whose connections cannot be made anew for a while: (rank, from, until).
-        self._frozen: list[tuple[int, float, float]] = []
+        self._promised = list(self._keep_promise())
+        self._faults = list(self._promised)
 
     def draw(self) -> list[Fault]:
-        self._keep_promise()
+        """The promise's own faults, and others that fit it."""
         at_s = self._rng.uniform(0, self._horizon_s)
         for _ in range(self._rng.choice((1, 2, 4, 7))):
             if self._rng.random() < 0.5:
@@ -287,35 +292,33 @@ class _Faults:
                     self._faults.append(fault)
         return self._faults
 
-    def _keep_promise(self) -> None:
+    def _keep_promise(self) -> Iterator[Fault]:
         """The faults that the promise speaks of."""
         rng, shape = self._rng, self._shape
         at_s = rng.uniform(0, self._horizon_s)
         victim = rng.randrange(shape.ranks)
         if self._promise is Promise.KILLED:
-            self._faults.append(Fault(FaultKind.KILL, at_s, float("inf"), (victim, 0)))
+            yield Fault(FaultKind.KILL, at_s, FOREVER, (victim, 0))
+        if self._promise in (Promise.PATHS, Promise.KILLED):
             return
-        if self._promise is Promise.PATHS:
-            return
-        until_s = float("inf")
+        until_s = FOREVER
         if self._promise is Promise.OUTAGE:
             grace_s = shape.settings.unreachable_after_s
             until_s = at_s + rng.uniform(0.02, grace_s - self._settle_s - 0.3)
         every = range(shape.nics + shape.spares)
         if rng.random() < 0.5:
             kind = rng.choice((FaultKind.CUT, FaultKind.SILENT_NIC))
-            self._faults.extend(Fault(kind, at_s + rng.uniform(0, 0.05), until_s, (victim, nic)) for nic in every)
+            for nic in every:
+                yield Fault(kind, at_s + rng.uniform(0, 0.05), until_s, (victim, nic))
             return
         peer = rng.choice([rank for rank in range(shape.ranks) if rank != victim])
         for one, other in itertools.product(every, every):
             kind = rng.choice((FaultKind.SILENT_LINK, FaultKind.SILENT_DIRECTION))
-            self._faults.append(Fault(kind, at_s + rng.uniform(0, 0.05), until_s, (victim, one), (peer, other)))
+            yield Fault(kind, at_s + rng.uniform(0, 0.05), until_s, (victim, one), (peer, other))
 
     def _candidate(self, at_s: float) -> Iterator[Fault]:
         rng, shape = self._rng, self._shape
-        kind = rng.choices(
-            [kind for kind in FaultKind if kind is not FaultKind.KILL], (30, 20, 10, 10, 10, 8, 6, 6)
-        )[0]
+        kind = rng.choices([kind for kind in FaultKind if kind is not FaultKind.KILL], (30, 20, 10, 10, 10, 8, 6, 6))[0]
         one, other = self._nic(), self._nic()
         for_s = 10 ** rng.uniform(-2.5, 0.4)
         if kind is FaultKind.FREEZE:
@@ -330,7 +333,7 @@ class _Faults:
         elif kind is FaultKind.LATENCY:
             yield Fault(kind, at_s, at_s + for_s, one, None, rng.choice((0.001, 0.005, 0.012)))
         elif kind is FaultKind.BANDWIDTH:
-            slowest = shape.model.piece_bytes * 4 * shape.ranks / 0.010
+            slowest = _slowest_bytes_s(shape.model.piece_bytes, shape.ranks)
             yield Fault(kind, at_s, at_s + for_s, one, None, slowest / shape.model.bandwidth_bytes_s)
         elif rng.random() < 0.3:  # a flap
             for _ in range(rng.randint(2, 5)):
@@ -351,63 +354,41 @@ class _Faults:
             return False  # restoring one would restore the other
         if new.kind is FaultKind.FREEZE:
             return self._may_freeze(new)
-        if new.kind not in BREAKING:
-            return True
-        if any(new.one[0] == rank and _within(new, since, until) for rank, since, until in self._frozen):
-            return False
-        if new.other is not None and any(
-            new.other[0] == rank and _within(new, since, until) for rank, since, until in self._frozen
-        ):
-            return False
-        return self._keeps_paths([*self._faults, new])
+        return new.kind not in BREAKING or self._keeps_paths(new)
 
     def _may_freeze(self, new: Fault) -> bool:
-        """Freezes of one rank are seldom; a long one only where nobody needs to dial the rank meanwhile."""
-        rank, for_s = new.one[0], new.until_s - new.at_s
+        """Freezes are seldom, as no connection is made during one; a long one only where none needs to be made."""
         frozen = [fault for fault in self._faults if fault.kind is FaultKind.FREEZE]
         if any(fault.at_s - 3 < new.until_s and new.at_s < fault.until_s + 3 for fault in frozen):
             return False
-        if for_s <= FREEZE_S:
+        if new.until_s - new.at_s <= FREEZE_S:
             return True
-        if self._promise is not Promise.PATHS:
-            return False
-        since, until = new.at_s - self._settle_s, new.until_s + self._settle_s
-        touching = [f for f in self._faults if f.kind in BREAKING and rank in (f.one[0], *(f.other or (-1,))[:1])]
-        if any(_within(fault, since, until) for fault in touching):
-            return False
-        self._frozen.append((rank, since, until))
-        return True
+        return self._promise is Promise.PATHS and not any(self._close(fault, new) for fault in self._breaking)
 
-    def _keeps_paths(self, faults: list[Fault]) -> bool:
-        """Has each pair, at every moment, a link that has been whole for the settling time? (Not those of the promise.)"""
-        promised = [] if self._promise is Promise.PATHS else self._faults[: self._promised()]
-        breaking = [fault for fault in faults if fault.kind in BREAKING and fault not in promised]
-        if promised:
-            around = [fault for fault in promised if fault.kind in BREAKING]
-            if any(_within(fault, a.at_s - self._settle_s, a.until_s + self._settle_s) for fault in breaking for a in around):
-                return False  # the promised outage stands alone: its length is measured
+    @property
+    def _breaking(self) -> list[Fault]:
+        return [fault for fault in self._faults if fault.kind in BREAKING]
+
+    def _close(self, one: Fault, other: Fault) -> bool:
+        """Does one happen while the other does, or its consequences?"""
+        return one.at_s <= other.until_s + self._settle_s and other.at_s <= one.until_s + self._settle_s
+
+    def _keeps_paths(self, new: Fault) -> bool:
+        """Has each pair, at every moment, a link that has been whole for the settling time?"""
+        long_freezes = [f for f in self._faults if f.kind is FaultKind.FREEZE and f.until_s - f.at_s > FREEZE_S]
+        outage = [fault for fault in self._promised if fault.kind in BREAKING]
+        if any(self._close(fault, new) for fault in (*long_freezes, *outage)):
+            return False
+        faults = [fault for fault in (*self._breaking, new) if fault not in outage]
         nics = range(self._shape.nics + self._shape.spares)
-        for moment in {fault.at_s for fault in breaking}:
-            now = [fault for fault in breaking if fault.at_s <= moment < fault.until_s + self._settle_s]
+        for moment in {fault.at_s for fault in faults}:
+            now = [fault for fault in faults if fault.at_s <= moment < fault.until_s + self._settle_s]
             for one, other in itertools.combinations(range(self._shape.ranks), 2):
                 links = itertools.product(((one, nic) for nic in nics), ((other, nic) for nic in nics))
                 if all(any(fault.breaks(*link) for fault in now) for link in links):
                     return False
         return True
 
-    def _promised(self) -> int:
-        """How many faults the promise itself made: they come first."""
-        shape = self._shape
-        if self._promise is Promise.KILLED:
-            return 1
-        whole = len({fault.one for fault in self._faults[: shape.nics + shape.spares]}) == shape.nics + shape.spares
-        every = shape.nics + shape.spares
-        return every if self._faults[0].other is None and whole else every * every
-
 
 def _overlap(one: Fault, other: Fault) -> bool:
     return one.at_s <= other.until_s and other.at_s <= one.until_s
-
-
-def _within(fault: Fault, since: float, until: float) -> bool:
-    return fault.at_s <= until and fault.until_s >= since

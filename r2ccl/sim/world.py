@@ -69,7 +69,15 @@ class World:
 
     def _runtime(self, rank: int, devices: list[Device]) -> Runtime:
         loop = RankLoop(self.loop, self.fabric.process(rank))
-        shared = Shared(rank, self.members, self.shape.settings, self.clock, loop, self._make_log(rank), one_sided=self.shape.one_sided)
+        shared = Shared(
+            rank,
+            self.members,
+            self.shape.settings,
+            self.clock,
+            loop,
+            self._make_log(rank),
+            one_sided=self.shape.one_sided,
+        )
         runtime = Runtime(shared, devices)
 
         def carrier(nic: int, up: bool) -> None:

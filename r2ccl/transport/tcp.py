@@ -1,9 +1,9 @@
 """TCP on plain non-blocking sockets: a device listens and dials, its connections move frames.
 
-Sockets rather than asyncio's transports, for three reasons that were measured or needed: a view is in our hands until the
-kernel took its last byte, so a buffer can be got back (decision 7); header and payload go out in one system call and
-come in with the next header in one; and a turn of the loop reads at most twice from a connection, where libuv would read
-32 times while acknowledgements and the application's timers wait.
+Sockets rather than asyncio's transports, for three reasons that were measured or needed: a view is in our hands until
+the kernel took its last byte, so a buffer can be got back (decision 7); header and payload go out in one system call
+and come in with the next header in one; and a turn of the loop reads at most twice from a connection, where libuv
+would read 32 times while acknowledgements and the application's timers wait.
 
 Every socket is bound to its NIC's address and, where permitted, to its device: two NICs in one subnet would otherwise
 silently share one (decision 21).
@@ -36,6 +36,7 @@ HANDSHAKE_READ_BYTES = 4096
 #: Linux: TCP_DELACK_MAX_US. Keeps a healthy path whose reader sleeps from looking silent for 44 ms.
 _TCP_DELACK_MAX_US = 46
 DELAYED_ACK_US = 8000
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -126,7 +127,8 @@ class TcpDevice:
             user.abort()
 
     def close_in_child(self) -> None:
-        """After a fork, in the child: let go of every socket without a word to anybody, and without the parent's loop."""
+        """After a fork, in the child: let go of every socket without a word to anybody, and without the parent's
+        loop."""
         if self._listener is not None:
             self._listener.close()
         for user in self._open:
@@ -183,7 +185,7 @@ class TcpDevice:
                 self.nic.index,
                 secrets.token_bytes(32),
                 (Purpose.CONTROL, Purpose.BULK, Purpose.PROBE),
-                self._admission.incarnations or None,
+                self._admission.incarnations,
             )
             connection = TcpConnection(self._loop, self._receiver, self.nic.index, WirePurpose.CONTROL)
             _Handshake(self, connection, machine).accepted(sock)
@@ -197,7 +199,8 @@ def tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_DELACK_MAX_US, DELAYED_ACK_US)
         except OSError as error:
             # Kernels before 6.17 do not know it: the silence limit is chosen so that health can do without.
-            assert error.errno in (errno.ENOPROTOOPT, errno.EINVAL), error
+            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+                raise
 
 
 class _Handshake:

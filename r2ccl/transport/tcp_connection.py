@@ -1,12 +1,11 @@
 """One authenticated TCP connection: frames out, frames in, without a copy of what is large.
 
-Out: header and payload go to the kernel in one call. What it does not take waits in a queue, as views, and goes out when
-the socket is writable, many frames to a call.
+Out: header and payload go to the kernel in one call. What it does not take waits in a queue, as views, and goes out
+when the socket is writable, many frames to a call.
 
-In: between frames we read into a small inbox, which holds whole small frames. Once a header of a large chunk is parsed, its
-destination is asked for, and from then on the kernel writes the payload straight there and the 64 bytes behind it, the
-next header, into the inbox, again in one call.
-"""
+In: between frames we read into a small inbox, which holds whole small frames. Once a header of a large chunk is
+parsed, its destination is asked for, and from then on the kernel writes the payload straight there and the 64 bytes
+behind it, the next header, into the inbox, again in one call."""
 
 from __future__ import annotations
 
@@ -16,9 +15,11 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Kind, checksum, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.tcp_info import sample
 
 #: Largest control frame plus header; see wire.CONTROL_BYTES_MAX.
 INBOX_BYTES = HEADER_BYTES + (64 << 10)
@@ -30,25 +31,13 @@ READS_PER_TURN = 2
 GATHER_MAX = 32
 WRITE_BYTES_PER_TURN = 1 << 20
 
-# struct tcp_info of Linux, as far as needed; offsets are part of the kernel's interface.
-_TCP_INFO_BYTES = 232
-_PROBES_AT = 3
-_UNACKED_AT = 24
-_LAST_DATA_RECV_AT = 52
-_LAST_ACK_RECV_AT = 56
-_RTT_AT = 68
-_TOTAL_RETRANS_AT = 100
-_NOTSENT_AT = 144
-_SND_MSS_AT = 16
-_SND_WND_AT = 228
-_U32 = struct.Struct("=I")
 _NAME = struct.Struct("<QQ")
 _NAME_AT = 8
 _KIND_AT = 2
 
 Frame = tuple[bytes, bytes | memoryview]
 
-_LOSSES = {
+_LOSSES: Final = {
     errno.ECONNREFUSED: Loss.REFUSED,
     errno.ECONNRESET: Loss.RESET,
     errno.EPIPE: Loss.RESET,
@@ -59,8 +48,6 @@ _LOSSES = {
 def loss_of(error: OSError) -> Loss:
     """What an error of a socket means. All that is not a clear word of the peer's kernel is a path that fails."""
     return _LOSSES.get(error.errno or 0, Loss.UNREACHABLE)
-
-
 
 
 class TcpConnection:
@@ -222,10 +209,8 @@ class TcpConnection:
             if sock is None:
                 return
             try:
-                if self._target is not None:
-                    drained = self._read_target(sock, self._target)
-                else:
-                    drained = self._read_inbox(sock)
+                target = self._target
+                drained = self._read_inbox(sock) if target is None else self._read_target(sock, target)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -332,24 +317,7 @@ class TcpConnection:
         if self._sock is None:
             return PathSample(0, 0, 0.0, 0.0, True)
         unsent = sum(len(header) + len(payload) for header, payload in self._queue) - self._taken
-        try:
-            account = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        except (OSError, AttributeError):
-            return PathSample(0, unsent, 0.0, 0.0, True)
-        account = account.ljust(_TCP_INFO_BYTES, b"\xff")
-
-        def field(offset: int) -> int:
-            return int(_U32.unpack_from(account, offset)[0])
-
-        unacked = field(_UNACKED_AT)
-        return PathSample(
-            in_flight_bytes=unacked * max(1, field(_SND_MSS_AT)),
-            unsent_bytes=unsent + field(_NOTSENT_AT),
-            silence_s=min(field(_LAST_DATA_RECV_AT), field(_LAST_ACK_RECV_AT)) / 1000,
-            rtt_s=field(_RTT_AT) / 1e6,
-            limited=unacked == 0 or field(_SND_WND_AT) == 0,
-            resent_segments=field(_TOTAL_RETRANS_AT),
-        )
+        return sample(self._sock, unsent)
 
     def abort(self) -> None:
         """See :class:`~r2ccl.transport.interface.Connection`."""
