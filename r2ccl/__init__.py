@@ -2,7 +2,8 @@
 
 from r2ccl._version import __version__
 from r2ccl.actors.work import Work
-from r2ccl.communicator import Communicator, connect
+from r2ccl.bootstrap import connect
+from r2ccl.communicator import Communicator
 from r2ccl.errors import (
     AuthenticationError,
     CollectiveMismatch,

@@ -15,7 +15,7 @@ NAMES: Final = ("ids", "errors", "_version")
 FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
 MACHINERY: Final = (*FLOOR, *DECIDING, "rendezvous", "transport", "actors")
-PRODUCTION: Final = (*MACHINERY, "communicator")
+PRODUCTION: Final = (*MACHINERY, "communicator", "bootstrap")
 
 #: What each room may import of r2ccl, besides itself. The most specific name wins; arrows go down only.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
@@ -42,6 +42,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "actors": (*FLOOR, *DECIDING, "transport.interface"),
     # composition roots, and the public names
     "communicator": MACHINERY,
+    "bootstrap": (*MACHINERY, "communicator"),
     "": PRODUCTION,
     "lab": (*PRODUCTION, ""),
     "sim": PRODUCTION,
@@ -57,7 +58,7 @@ IMPURE_MODULES: Final = frozenset(
 )
 #: Actors that know one another only by messages; whoever names them all wires them up.
 #: They put concrete parts together.
-COMPOSITION_ROOTS: Final = ("communicator",)
+COMPOSITION_ROOTS: Final = ("communicator", "bootstrap")
 CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator"))
 MUTABLE_CALLS: Final = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap", "bytearray", "count")

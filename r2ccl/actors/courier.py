@@ -213,6 +213,8 @@ class Courier:
         if link is None or link.control is None:
             return False
         link.control.send(*pack_control(kind, self._shared.rank, peer, body))
+        if kind is Kind.ACK:
+            link.counters.acks_sent += 1
         return True
 
     def path(self, peer: int) -> Link | None:

@@ -182,8 +182,7 @@ class HealthMonitor(Actor):
         for port in self._ports:
             for nic in self._courier.member(peer).nics:
                 if port.is_up:
-                    port.want(peer, nic.index)
-                    port.step(port.link(peer, nic.index), nic_session.Encouraged(usable=True))
+                    port.left_alone(peer, nic.index)
 
     def _notice_heard(self, peer: int, notice: Notice) -> None:
         if notice.version <= self._notice_versions.get(peer, 0):

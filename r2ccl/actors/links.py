@@ -120,6 +120,11 @@ class Port:
         if peer not in self._left:
             self.step(self.link(peer, remote_nic), session.Wanted())
 
+    def left_alone(self, peer: int, remote_nic: int) -> None:
+        """No link to the peer is in service: this one is needed now, also if no plan named it."""
+        if peer not in self._left:
+            self.step(self.link(peer, remote_nic), session.LeftAlone())
+
     def nic_went_down(self, cause: str) -> None:
         """Every link of this NIC is out of service, without waiting for silence."""
         self.is_up = False

@@ -78,6 +78,7 @@ class Ledger:
         """
         name = (operation, step, source)
         if operation < self.completed or operation in self._finished:
+            self._duplicate(name)
             return False, None
         incoming = self._open.get(name)
         if incoming is None:

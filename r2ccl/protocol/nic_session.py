@@ -294,6 +294,8 @@ class NicSession:
         return effects
 
     def _surrendered(self, now: float) -> list[Effect]:
+        if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
+            return []
         was_up = self.state is LinkState.UP
         flaps = self.flaps
         effects = self._lose("a buffer was given back", now)
@@ -311,7 +313,7 @@ class NicSession:
     def _left_alone(self, now: float) -> list[Effect]:
         if self.state is LinkState.PROBATION:
             self._quiet_over = True
-            return self._leave_probation(now)
+            return self._leave_probation(now) or [self._arm(self.times.dial_timeout_s)]
         if self.dialler and self.usable and self.state in (LinkState.ABSENT, LinkState.DOWN):
             return self._dial()
         return []

@@ -114,6 +114,9 @@ class FaultyDevice:
 
     # As every device.
 
+    def close_in_child(self) -> None:
+        self._device.close_in_child()
+
     def reserve(self) -> Endpoint:
         return self._device.reserve()
 

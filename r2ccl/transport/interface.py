@@ -159,6 +159,9 @@ class Device(Protocol):
     def close(self) -> None:
         """Stop listening and abort every connection."""
 
+    def close_in_child(self) -> None:
+        """After a fork, in the child: let go of every descriptor, without a word to peers or to the parent's loop."""
+
 
 #: How a runtime gets its devices: real life, the simulator and tests each pass their own.
 DeviceFactory = Callable[[Nic], Device]

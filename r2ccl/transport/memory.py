@@ -323,6 +323,9 @@ class MemoryDevice:
     def deregister(self, region: Region) -> None:
         del self._regions[region.key]
 
+    def close_in_child(self) -> None:
+        """It holds no descriptors."""
+
     def close(self) -> None:
         self.fabric.forget(self)
         self._receiver = None
