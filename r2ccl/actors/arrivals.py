@@ -110,10 +110,9 @@ class Inbox:
             raise BadFrame(
                 f"operation {header.operation} has no chunk {header.chunk} of step {header.step} from {header.source}"
             )
-        program = planned.waits.program.receives[receive]
-        first, last = planned.waits.chunk_range(program.start, program.stop, header.chunk)
-        if (last - first) * operation.buffer.item_bytes != header.payload_bytes:
-            raise BadFrame(f"a chunk of {header.payload_bytes} bytes where {last - first} elements are due")
+        start, stop = planned.receive_spans[receive][header.chunk]
+        if stop - start != header.payload_bytes:
+            raise BadFrame(f"a chunk of {header.payload_bytes} bytes where {stop - start} are due")
         return receive
 
     def memory(self, landing: Landing, header: Header) -> memoryview:
@@ -121,11 +120,8 @@ class Inbox:
         if landing.scratch is not None:
             return landing.scratch.view[: header.payload_bytes]
         assert landing.operation is not None
-        waits = landing.operation.planned.waits
-        receive = waits.program.receives[landing.receive]
-        first, last = waits.chunk_range(receive.start, receive.stop, header.chunk)
-        item = landing.operation.buffer.item_bytes
-        return landing.operation.buffer.bytes[first * item : last * item]
+        start, stop = landing.operation.planned.receive_spans[landing.receive][header.chunk]
+        return landing.operation.buffer.bytes[start:stop]
 
     def landed(self, connection: Connection, landing: Landing, header: Header, displace: Displace) -> None:
         """The bytes are there. A slower writer of the same chunk is displaced before anybody touches the
@@ -176,12 +172,22 @@ class Inbox:
             receive = self.fit(operation, header)
             if receive >= 0:
                 self.coordinator.whole_arrived(operation, receive, header.chunk, memoryview(payload))
+            # Its sender may wait to hear that we are here: what was parked counts against the credit until then.
+            self._owe(header)
+        self.coordinator.flush_acks()
 
     def forget(self, operation: int) -> None:
         """Operations from this one on failed: keep nothing of theirs."""
         self.failed_from = operation if self.failed_from is None else min(operation, self.failed_from)
         for number in [number for number in self.parked if number >= operation]:
             self._shared.counters.parked_bytes -= sum(len(payload) for _, payload in self.parked.pop(number))
+
+    def let_go(self, operation: Operation) -> None:
+        """The operation failed: what was held for its turn is free again."""
+        for scratch in operation.held.values():
+            if scratch is not None:
+                self.pool.give(scratch)
+        operation.held.clear()
 
     def _park(self, header: Header, scratch: Scratch | None) -> None:
         assert scratch is not None
@@ -278,6 +284,9 @@ class ArrivalsDesk:
         """See :class:`~r2ccl.transport.interface.Receiver`. The chunk is asked for again."""
         self._let_go(connection)
         self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
+        inbox = self._inboxes.get(header.communicator)
+        if inbox is not None:
+            inbox.ledger.spoiled(header.operation, header.step, header.source, header.chunk)
         name = [header.communicator, header.operation, header.step, header.chunk]
         self._courier.tell(header.source, Kind.REPEAT, name)
 

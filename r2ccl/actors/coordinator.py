@@ -110,6 +110,7 @@ class Coordinator(Actor):
         if operation.number in self.inbox.parked:
             self.inbox.unpark(operation)
         self._end_if_complete(operation)
+        self.failing.fail_without(operation)
 
     def announce(self, operation: Operation, peer: int, finished: bool = False) -> None:
         """Tell a peer that we have entered."""
@@ -128,18 +129,14 @@ class Coordinator(Actor):
 
     def _send(self, operation: Operation, piece: Piece) -> None:
         index, chunk = piece
-        planned, buffer = operation.planned, operation.buffer
-        waits = planned.waits
-        send = waits.program.sends[index]
-        first, last = waits.chunk_range(send.start, send.stop, chunk)
-        item = buffer.item_bytes
-        view = buffer.bytes[first * item : last * item]
-        small = (send.stop - send.start) * item <= self.shared.settings.eager_bytes
-        copied = waits.program.sends_from_copies or (small and send.needs_ack)
+        planned = operation.planned
+        send = planned.waits.program.sends[index]
+        start, stop = planned.send_spans[index][chunk]
+        view = operation.buffer.bytes[start:stop]
+        copied = planned.copied[index]
         parcel = Parcel(
             self.communicator, operation.number, send.step, send.target, chunk, planned.fingerprint,
-            bytes(view) if copied else view, None if copied else operation, index,
-            waits.chunk_elements * item,
+            bytes(view) if copied else view, None if copied else operation, index, planned.chunk_bytes,
         )  # fmt: skip
         self.courier.submit(parcel)
         if copied:
@@ -160,7 +157,7 @@ class Coordinator(Actor):
         elif operation.landings is not None:
             written = operation.landings.to_reduce[receive]
             if written is not None:
-                begin = chunk * operation.planned.waits.chunk_elements * operation.buffer.item_bytes
+                begin = chunk * operation.planned.chunk_bytes
                 self._apply(operation, receive, chunk, written[begin:])
         self._applied(operation, receive, chunk)
 
@@ -180,16 +177,15 @@ class Coordinator(Actor):
     def _apply(self, operation: Operation, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
         """Copy or reduce a chunk's bytes into the buffer."""
         planned, buffer = operation.planned, operation.buffer
+        start, stop = planned.receive_spans[receive][chunk]
         program = planned.waits.program.receives[receive]
-        first, last = planned.waits.chunk_range(program.start, program.stop, chunk)
-        item = buffer.item_bytes
         if program.reduce:
             assert planned.reduce is not None
-            destination = buffer.array[first:last]
-            received = data[: (last - first) * item].view(buffer.array.dtype)
-            planned.reduce(destination, received, program.received_first)
+            item = buffer.item_bytes
+            destination = buffer.array[start // item : stop // item]
+            planned.reduce(destination, data[: stop - start].view(destination.dtype), program.received_first)
         else:
-            buffer.bytes[first * item : last * item] = memoryview(data)[: (last - first) * item]  # type: ignore[arg-type]
+            buffer.bytes[start:stop] = memoryview(data)[: stop - start]  # type: ignore[arg-type]
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine
@@ -216,7 +212,7 @@ class Coordinator(Actor):
 
     def _end_if_complete(self, operation: Operation) -> None:
         machine = operation.machine
-        if machine is None or not machine.is_complete or operation.number not in self.running:
+        if machine is None or machine.chunks_left or machine.acks_left or operation.number not in self.running:
             return
         del self.running[operation.number]
         self._registrar.close(operation)
@@ -263,6 +259,8 @@ class Coordinator(Actor):
         """A path to the peer changed: say again what it may have missed."""
         ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge_all(peer))
         self.courier.tell(peer, Kind.ACK, ack.body())
+        for name in self.ledger.missing(peer):
+            self.courier.tell(peer, Kind.REPEAT, [self.communicator, *name])
         for operation in self.running.values():
             if peer in operation.planned.bulky_sources:
                 self.announce(operation, peer)

@@ -173,12 +173,15 @@ class Courier:
 
     def forget(self, communicator: int, operation: int) -> None:
         """Operations from this one on failed: get their memory back from every path (decision 7)."""
-        for outbox in self.outboxes.values():
+        for peer, outbox in self.outboxes.items():
             for parcel in outbox.forget(communicator, operation):
                 parcel.is_settled = True
                 self.unsettled -= 1
                 if parcel.lane is not None:
                     parcel.lane.drop(parcel)
+            # What they leave room for, on lanes and in the credit, is for operations that go on.
+            self.submit_all(outbox, outbox.release())
+            self.pump(peer)
 
     def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
         now = self._clock.now()
@@ -200,7 +203,7 @@ class Courier:
     def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int) -> None:
         """The peer got this chunk spoiled and asks for it again."""
         parcel = self.outboxes[peer].find(communicator, operation, step, chunk)
-        if parcel is not None and parcel.lane is not None:
+        if parcel is not None and parcel.lane is not None and parcel.lane.link.is_up:
             lane = parcel.lane
             lane.drop(parcel)
             self.put(lane, parcel)
@@ -213,6 +216,10 @@ class Courier:
         if link is None or link.control is None:
             return False
         link.control.send(*pack_control(kind, self._shared.rank, peer, body))
+        if not link.watched:
+            # It may serve no lane: if it is dead, nobody else would notice before the next idle beat.
+            link.watched = True
+            self.on_busy()
         if kind is Kind.ACK:
             link.counters.acks_sent += 1
         return True

@@ -19,7 +19,7 @@ from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorAborted, PeerLost, R2cclError
-from r2ccl.protocol.roll_call import RollCall
+from r2ccl.protocol.roll_call import Presence, RollCall
 from r2ccl.protocol.wire import Abort, Entered, Kind
 
 logger = logging.getLogger("r2ccl")
@@ -122,11 +122,18 @@ class Failing:
         self._loop.call_later(self._shared.settings.roll_call_s, self._look_round)
 
     def _log_laggards(self, operation: Operation, age_s: float) -> None:
-        presence = self.roll_call.presence(operation.number)
+        presence = self._presence(operation)
         self._shared.events.record(
             "waiting", level=logging.WARNING, op=operation.number, call=operation.planned.call, for_s=round(age_s, 1),
             not_entered=list(presence.not_entered), entered_without_finishing=list(presence.entered),
         )  # fmt: skip
+
+    def _presence(self, operation: Operation) -> Presence:
+        """Who is where, with what chunks and acknowledgements told besides."""
+        coordinator = self._coordinator
+        for peer, outbox in coordinator.courier.outboxes.items():
+            self.roll_call.reached(peer, outbox.entered_by_peer(coordinator.communicator) - 1)
+        return self.roll_call.presence(operation.number)
 
     def _time_out(self, operation: Operation) -> None:
         if operation.work.done():
@@ -136,7 +143,7 @@ class Failing:
             operation.stalled_s += away_s
             self._loop.call_later(away_s, self._time_out, operation)
             return
-        where = self.roll_call.presence(operation.number)
+        where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
         self.fail(operation.number, "timeout", f"no end within {operation.timeout_s:g} s", details)
 
@@ -189,6 +196,12 @@ class Failing:
         if beyond and self.error is None:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
 
+    def fail_without(self, operation: Operation) -> None:
+        """An operation began that needs members who have closed: they will never call it."""
+        missing = tuple(sorted(peer for peer, completed in self.left.items() if completed <= operation.number))
+        if missing and operation.number in self._coordinator.running:
+            self.fail(operation.number, "dead", "it closed its communicator", missing)
+
     def first_unfinished(self) -> int:
         """The operation that a failure without a number of its own concerns."""
         running = self._coordinator.running
@@ -231,7 +244,7 @@ class Failing:
         self._untold = set(self._shared.peers) - gone - set(self.left)
         self._tell_untold()
         for operation in doomed:
-            operation.held.clear()
+            coordinator.inbox.let_go(operation)
             operation.work.finish(error)
         coordinator.tell_if_idle()
 
@@ -245,7 +258,7 @@ class Failing:
         coordinator.waiting.clear()
         for operation in doomed:
             self._registrar.close(operation)
-            operation.held.clear()
+            coordinator.inbox.let_go(operation)
             operation.work.finish(error)
         coordinator.tell_if_idle()
 

@@ -55,6 +55,8 @@ class HealthMonitor(Actor):
         self.peers = {peer: PeerLiveness(peer, settings.unreachable_after_s) for peer in shared.peers}
         self._fast: asyncio.TimerHandle | None = None
         self._slow: asyncio.TimerHandle | None = None
+        #: When the idle tick is due: while nothing is owed it is what tells that we were away.
+        self._idle_due_s = 0.0
         #: (peer, its NIC, our NIC) -> newest incident that the peer told of.
         self._incidents: dict[tuple[int, int, int], int] = {}
         #: peer -> its NICs that it said are down.
@@ -64,7 +66,7 @@ class HealthMonitor(Actor):
     def start(self) -> None:
         """Begin to watch."""
         super().start()
-        self._slow = self._loop.call_later(self._shared.settings.idle_beat_s, self._idle_tick)
+        self._arm_idle_tick(self._shared.clock.now())
         if self._courier.unsettled:
             self.look_closely()
 
@@ -79,7 +81,9 @@ class HealthMonitor(Actor):
     def look_closely(self) -> None:
         """Bytes are owed from now on."""
         if self._fast is None and self.is_running:
-            self.stall.expect(self._shared.clock.now())
+            now = self._shared.clock.now()
+            self.stall.tick(now)
+            self.stall.expect(now + self._shared.settings.heartbeat_s)
             self._fast = self._loop.call_later(self._shared.settings.heartbeat_s, self._tick)
 
     # Links.
@@ -98,6 +102,8 @@ class HealthMonitor(Actor):
                     self._look_at(port, link, now, late)
         if busy:
             self.look_closely()
+        else:
+            self.stall.expect(self._idle_due_s)
 
     def _look_at(self, port: Port, link: Link, now: float, late: bool) -> None:
         if link.control is None or link.bulk is None or not link.is_up:
@@ -121,6 +127,8 @@ class HealthMonitor(Actor):
 
     def _idle_tick(self) -> None:
         now = self._shared.clock.now()
+        if self._fast is None:
+            self.stall.tick(now)
         for port in self._ports:
             for link in port.links.values():
                 if (
@@ -130,8 +138,14 @@ class HealthMonitor(Actor):
                 ):
                     self._beat(link, now)
                     link.watched = True
-        self._slow = self._loop.call_later(self._shared.settings.idle_beat_s, self._idle_tick)
+        self._arm_idle_tick(now)
         self.look_closely()
+
+    def _arm_idle_tick(self, now: float) -> None:
+        self._idle_due_s = now + self._shared.settings.idle_beat_s
+        self._slow = self._loop.call_later(self._shared.settings.idle_beat_s, self._idle_tick)
+        if self._fast is None:
+            self.stall.expect(self._idle_due_s)
 
     # What is heard.
 
@@ -161,11 +175,13 @@ class HealthMonitor(Actor):
             return
         if isinstance(message, NicWentDown):
             self._shared.events.record("nic", nic=port.nic.name, state="UP->DOWN", cause=message.cause)
+            # Told before the links are: lanes that move to a spare as a whole are not bound one by one before.
+            self._nic_changed(message)
             port.nic_went_down(message.cause)
         else:
             self._shared.events.record("nic", nic=port.nic.name, state="DOWN->UP", cause="carrier")
+            self._nic_changed(message)
             port.nic_came_back()
-        self._nic_changed(message)
         for peer in self._shared.peers:
             self._courier.notify(peer)
 
@@ -175,7 +191,7 @@ class HealthMonitor(Actor):
             judge.path_found()
             return
         self._want_every_path(message.peer)
-        self._perform(message.peer, judge.no_path(self.stall.total_s))
+        self._perform(message.peer, judge.no_path())
 
     def _want_every_path(self, peer: int) -> None:
         """No link of the plan is left: try NICs across rails, where there may be a route."""
@@ -228,7 +244,7 @@ class HealthMonitor(Actor):
 
     def _liveness_timer(self, peer: int, token: int) -> None:
         if self.is_running:
-            self._perform(peer, self.peers[peer].timer_fired(token, self.stall.total_s))
+            self._perform(peer, self.peers[peer].timer_fired(token))
 
     def _probe(self, peer: int) -> None:
         for port in self._ports:

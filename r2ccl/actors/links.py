@@ -261,11 +261,13 @@ class Port:
                 return
         elif connection is link.control:
             link.control = None
-            if loss in (Loss.END_OF_FILE, Loss.RESET) and self._switchboard.connection_ended(peer, loss.value):
-                return
         elif connection is link.bulk:
             link.bulk = None
         else:
+            return
+        # A dying process closes its sockets in any order, and after the first we end the others ourselves.
+        ended = not was_dial and loss in (Loss.END_OF_FILE, Loss.RESET)
+        if ended and self._switchboard.connection_ended(peer, loss.value):
             return
         self.step(link, session.ConnectionFailed(connection.purpose, loss.value))
 

@@ -44,7 +44,7 @@ class LinkLost:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded:
-    """A peer's control connection ended without our asking."""
+    """A connection to a peer ended without our asking."""
 
     peer: int
     how: str

@@ -10,12 +10,12 @@ import zlib
 
 import numpy as np
 
-from r2ccl.actors.operation import Planned
+from r2ccl.actors.operation import Planned, Span
 from r2ccl.buffers import Buffer
 from r2ccl.planner.choose import build, choose
 from r2ccl.planner.picture import Picture
 from r2ccl.planner.requests import CollectiveKind, Request
-from r2ccl.protocol.collective import prepare
+from r2ccl.protocol.collective import Waits, prepare
 from r2ccl.reduction import Op, kernel_name, reducer
 
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
@@ -59,15 +59,36 @@ class Plans:
             size = (receive.stop - receive.start) * buffer.item_bytes
             incoming[receive.source] = incoming.get(receive.source, 0) + size
         call = describe(kind, buffer, op, root)
+        item = buffer.item_bytes
         return Planned(
             call=call,
             fingerprint=zlib.crc32(f"{call} | {self._agreement}".encode()),
             waits=waits,
             reduce=reduce,
+            send_spans=tuple(
+                _spans(waits, send.start, send.stop, chunks, item)
+                for send, chunks in zip(program.sends, waits.send_chunks, strict=True)
+            ),
+            receive_spans=tuple(
+                _spans(waits, receive.start, receive.stop, chunks, item)
+                for receive, chunks in zip(program.receives, waits.receive_chunks, strict=True)
+            ),
+            copied=tuple(
+                program.sends_from_copies
+                or (send.needs_ack and (send.stop - send.start) * item <= self._picture.eager_bytes)
+                for send in program.sends
+            ),
+            chunk_bytes=waits.chunk_elements * item,
             targets=tuple(sorted({send.target for send in program.sends})),
             bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > self._picture.eager_bytes),
             reason=f"{choice.algorithm}: {choice.reason}",
         )
+
+
+def _spans(waits: Waits, start: int, stop: int, chunks: int, item_bytes: int) -> tuple[Span, ...]:
+    """Where each chunk of a transfer lies in the buffer, in bytes."""
+    ranges = (waits.chunk_range(start, stop, chunk) for chunk in range(chunks))
+    return tuple((first * item_bytes, last * item_bytes) for first, last in ranges)
 
 
 def describe(kind: CollectiveKind, buffer: Buffer, op: Op | None, root: int) -> str:

@@ -44,7 +44,6 @@ from r2ccl.actors.shared import Shared
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
 from r2ccl.protocol.lanes import Lane
-from r2ccl.protocol.liveness import PeerState
 from r2ccl.protocol.nic_session import Surrendered
 from r2ccl.protocol.wire import (
     Ack,
@@ -88,6 +87,8 @@ class Runtime:
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
         self._said_goodbye: set[int] = set()
+        #: Peers that said goodbye and need nothing more: they have heard ours, or ended the connection.
+        self._parted: set[int] = set()
         self._closing = False
         self._add_children()
 
@@ -220,9 +221,9 @@ class Runtime:
             case Kind.FENCED, [*links] if len(links) % 3 == 0:
                 for ours, theirs, incident in zip(links[::3], links[1::3], links[2::3], strict=True):
                     self.courier.fenced(peer, ours, theirs, incident)
-            case Kind.GOODBYE, [communicator, completed]:
+            case Kind.GOODBYE, [communicator, completed, heard]:
                 self.courier.acknowledged(peer, Ack(communicator, completed, ()))
-                self._goodbye_heard(GoodbyeHeard(peer, communicator, completed))
+                self._goodbye_heard(GoodbyeHeard(peer, communicator, completed), bool(heard))
             case _:
                 raise BadFrame(f"a frame of kind {kind} does not fit")
 
@@ -257,19 +258,24 @@ class Runtime:
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link carries no longer: its lane moves, the peer is told."""
         self.shared.events.record("link", link=str(link.id), state="DOWN", cause=cause)
+        self._paths_changed(link.id.peer)
         if link.lane is not None:
             self.supervisor.child(f"transport-{link.lane.index}").tell(LinkLost(link, cause))
-        self._paths_changed(link.id.peer)
-        self.courier.notify(link.id.peer)
+            self.courier.notify(link.id.peer)
+        else:
+            # No lane will say again what was said on it.
+            self.courier.resync(link.id.peer)
 
     def _paths_changed(self, peer: int) -> None:
         self.health.tell(PathsChanged(peer, len(self.courier.links_up(peer))))
 
     def connection_ended(self, peer: int, how: str) -> bool:
-        """A control connection ended without our asking. Returns whether that was to be expected: the peer left."""
+        """A connection ended without our asking. Returns whether that was to be expected: the peer left."""
         if peer in self._said_goodbye:
             for port in self.ports:
                 port.peer_left(peer)
+            self._parted.add(peer)
+            self._wake_close()
             return True
         self.health.tell(ConnectionEnded(peer, how))
         return False
@@ -321,13 +327,18 @@ class Runtime:
     def _peer_gone(self, gone: PeerGone) -> None:
         for port in self.ports:
             port.peer_left(gone.peer)
-        if self._closing:
-            self._said_goodbye.add(gone.peer)
-            self._wake_close()
+        self._parted.add(gone.peer)
+        self._wake_close()
         for coordinator in self.coordinators.values():
             coordinator.tell(gone)
 
-    def _goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
+    def _goodbye_heard(self, goodbye: GoodbyeHeard, heard_ours: bool) -> None:
+        """A peer is closing. Whoever has heard both goodbyes first may go: to the other, its going is the answer."""
+        if heard_ours:
+            self._parted.add(goodbye.peer)
+        elif self._closing and goodbye.peer not in self._said_goodbye:
+            self._said_goodbye.add(goodbye.peer)
+            self._say_goodbye(goodbye.peer)
         self._said_goodbye.add(goodbye.peer)
         self.health.tell(goodbye)
         self._tell_coordinator(goodbye.communicator, goodbye)
@@ -340,28 +351,29 @@ class Runtime:
         self._watchers.clear()
 
     async def close(self, timeout_s: float) -> None:
-        """Say goodbye, linger until all others did or ``timeout_s`` is over, end everything. May be called twice."""
+        """Say goodbye, linger until all others did and know of ours, end everything; by ``timeout_s`` in any case.
+
+        May be called twice.
+        """
         if self.is_closed or self._closing:
             return
         self._closing = True
         try:
             deadline = self.shared.clock.now() + timeout_s
             while self.shared.clock.now() < deadline:
-                self._say_goodbye()
-                waiting = [p for p in self.shared.peers if p not in self._said_goodbye and not self._is_over(p)]
+                waiting = [peer for peer in self.shared.peers if peer not in self._parted]
                 if not waiting:
                     break
+                for peer in waiting:
+                    self._say_goodbye(peer)
                 await self._next_link(min(GOODBYE_REPEAT_S, max(0.0, deadline - self.shared.clock.now())))
         finally:
             self.abort()
 
-    def _is_over(self, peer: int) -> bool:
-        return self.health.peers[peer].state is PeerState.GONE
-
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self, peer: int) -> None:
+        heard = int(peer in self._said_goodbye)
         for communicator, coordinator in self.coordinators.items():
-            for peer in self.shared.peers:
-                self.courier.tell(peer, Kind.GOODBYE, [communicator, coordinator.ledger.completed])
+            self.courier.tell(peer, Kind.GOODBYE, [communicator, coordinator.ledger.completed, heard])
 
     def abort(self) -> None:
         """End everything now, without a word."""

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from r2ccl.cli import demo_plot, demo_report, demo_stage
 from r2ccl.cli.demo_faults import Fault
-from r2ccl.cli.demo_ranks import RankFailed, Ranks, tail
+from r2ccl.cli.demo_ranks import RankFailed, Ranks, tails
 from r2ccl.cli.demo_report import Cut, PlannedCut, Summary
 from r2ccl.cli.demo_screen import Screen
 from r2ccl.cli.demo_stage import Stage
@@ -101,7 +101,7 @@ class Demo:
             self._draw(ranks)
             if MonotonicClock.now() > deadline:
                 late = next(rank for rank in ranks.all if not rank.is_ready)
-                raise RankFailed(f"rank {late.number} did not start within {START_TIMEOUT_S:g} s{tail(late)}")
+                raise RankFailed(f"rank {late.number} did not start within {START_TIMEOUT_S:g} s{tails(ranks.all)}")
 
     def _cut_and_restore(self, ranks: Ranks, begin_s: float, planned: PlannedCut) -> None:
         rank, nic = planned.rank, planned.nic
@@ -127,7 +127,7 @@ class Demo:
         if ranks.operations != operations or since_s == 0.0:
             self._progress = (ranks.operations, now)
         elif now - since_s > STANDSTILL_S:
-            raise RankFailed(f"no operation was completed for {STANDSTILL_S:g} s{tail(ranks.all[0])}")
+            raise RankFailed(f"no operation was completed for {STANDSTILL_S:g} s{tails(ranks.all)}")
 
     def _draw(self, ranks: Ranks) -> None:
         now = MonotonicClock.now()

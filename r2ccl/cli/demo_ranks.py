@@ -7,7 +7,7 @@ import os
 import selectors
 import subprocess
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +138,7 @@ class Ranks:
             self.wait(0.1)
             if MonotonicClock.now() > deadline:
                 waiting = [rank for rank in self.all if not rank.is_done]
-                raise RankFailed(f"rank {waiting[0].number} does not end{tail(waiting[0])}")
+                raise RankFailed(f"rank {waiting[0].number} does not end{tails(self.all)}")
         for rank in self.all:
             self._expect_good_end(rank, deadline)
 
@@ -146,7 +146,7 @@ class Ranks:
         try:
             code = rank.process.wait(max(0.1, deadline - MonotonicClock.now()))
         except subprocess.TimeoutExpired as hangs:
-            raise RankFailed(f"rank {rank.number} does not end{tail(rank)}") from hangs
+            raise RankFailed(f"rank {rank.number} does not end{tails(self.all)}") from hangs
         self._drain(rank)
         if code != 0:
             raise RankFailed(f"rank {rank.number} {_how_it_ended(code)}{tail(rank)}")
@@ -199,6 +199,11 @@ def tail(rank: Rank) -> str:
     """The end of a rank's standard error, to be put behind a message."""
     lines = rank.errors.decode(errors="replace").splitlines()[-TAIL_LINES:]
     return "".join(f"\n    {line}" for line in lines) or " and wrote no error"
+
+
+def tails(ranks: Sequence[Rank]) -> str:
+    """As :func:`tail`, of all ranks: where one waits for ever, another may be to blame."""
+    return "".join(f"\n  rank {rank.number}{tail(rank)}" for rank in ranks)
 
 
 def _read_available(descriptor: int) -> bytes | None:

@@ -27,7 +27,7 @@ from r2ccl.schedule.ir import Program
 
 CHUNK_S_MAX = 0.002
 CHUNK_BYTES_MIN = 32 * KIB
-CHUNKS_PER_TRANSFER = 8
+CHUNKS_PER_TRANSFER = 4
 PAGE_BYTES = 4 * KIB
 
 

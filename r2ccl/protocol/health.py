@@ -42,7 +42,7 @@ class Health(enum.Enum):
 
 
 class OwnStall:
-    """Notices that this process was away, and for how long altogether."""
+    """Notices that this process was away, and for how long altogether: a tick that was due did not come."""
 
     __slots__ = ("_expected_s", "_period_s", "total_s")
 
@@ -52,9 +52,9 @@ class OwnStall:
         #: All time that this process was away, for time-outs to subtract.
         self.total_s = 0.0
 
-    def expect(self, now: float) -> None:
-        """The next tick is due one period from now."""
-        self._expected_s = now + self._period_s
+    def expect(self, due_s: float) -> None:
+        """When the next tick is due."""
+        self._expected_s = due_s
 
     def tick(self, now: float) -> bool:
         """Was this tick so late that evidence gathered meanwhile is void?"""

@@ -208,7 +208,8 @@ def pick_lane(lanes: Iterable[Lane], size: int) -> Lane | None:
     best: Lane | None = None
     best_s = 0.0
     for lane in lanes:
-        if lane.link is None or not lane.has_room(size):
+        # A link may be out of service already while the news is on its way to whoever binds its lane anew.
+        if lane.link is None or not lane.link.is_up or not lane.has_room(size):
             continue
         finish_s = lane.finish_s(size)
         if best is None or finish_s < best_s:

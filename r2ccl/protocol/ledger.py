@@ -42,7 +42,7 @@ class _Incoming:
 class Ledger:
     """All chunks sent to this rank in one communicator."""
 
-    __slots__ = ("_finished", "_open", "_unacknowledged", "completed", "duplicates")
+    __slots__ = ("_finished", "_open", "_spoiled", "_unacknowledged", "completed", "duplicates")
 
     def __init__(self) -> None:
         #: All operations below have arrived in full.
@@ -53,6 +53,8 @@ class Ledger:
         self._open: dict[IncomingName, _Incoming] = {}
         #: Transfers that changed since they were last acknowledged, by source.
         self._unacknowledged: dict[int, set[IncomingName]] = {}
+        #: (operation, step, source, chunk) that came with a wrong checksum and has not come right since.
+        self._spoiled: set[tuple[int, int, int, int]] = set()
         self.duplicates = 0
 
     def offer(self, operation: int, step: int, source: int, chunk: int, writer: Any) -> Offer:
@@ -88,6 +90,8 @@ class Ledger:
             self._duplicate(name)
             return False, None
         incoming.arrived |= bit
+        if self._spoiled:
+            self._spoiled.discard((operation, step, source, chunk))
         self._touch(name)
         return True, incoming.writers.pop(chunk, None)
 
@@ -96,6 +100,17 @@ class Ledger:
         incoming = self._open.get((operation, step, source))
         if incoming is not None and incoming.writers.get(chunk) == writer:
             del incoming.writers[chunk]
+
+    def spoiled(self, operation: int, step: int, source: int, chunk: int) -> None:
+        """The chunk came with a wrong checksum: it is to be asked for until it comes right."""
+        incoming = self._open.get((operation, step, source))
+        arrived = incoming is not None and incoming.arrived >> chunk & 1
+        if operation >= self.completed and operation not in self._finished and not arrived:
+            self._spoiled.add((operation, step, source, chunk))
+
+    def missing(self, source: int) -> list[tuple[int, int, int]]:
+        """(operation, step, chunk) to ask ``source`` for again: a first request may have been lost with its path."""
+        return sorted((name[0], name[1], name[3]) for name in self._spoiled if name[2] == source)
 
     def finish(self, operation: int) -> bool:
         """Every chunk of the operation is here. Returns whether ``completed`` grew."""

@@ -1,10 +1,12 @@
 """When a peer counts as gone, and why.
 
-*Dead* needs two proofs: a control connection ended without a goodbye, and a new connection on a healthy path is
+*Dead* needs two proofs: a connection ended without a goodbye, and a new connection on a healthy path is
 refused, that is, the peer's kernel answers and nobody listens. One alone is not enough: connections end for many
 reasons, and a refusal may come from a port that is not open yet. *Unreachable* is the lack of any path for the whole
-grace time, less the time that we ourselves were away. A peer that answers slowly, or not at all, while its kernel
-acknowledges, is neither: it computes, or somebody stopped it (decisions 16 to 18).
+grace time, less the time that we ourselves were away: the grace time is used up in the short periods between probes,
+and a period that took long because nobody was there to see its end counts no more than another. A peer that answers
+slowly, or not at all, while its kernel acknowledges, is neither: it computes, or somebody stopped it (decisions 16 to
+18).
 
     state       event                       -> state        effects
     ALIVE       connection ended            DOUBTED         Probe, timer
@@ -13,9 +15,10 @@ acknowledges, is neither: it computes, or somebody stopped it (decisions 16 to 1
                 a path answers              ALIVE
                 timer                       DOUBTED         Probe, timer
                 no path left                CUT_OFF         timer
-    CUT_OFF     a path answers              ALIVE
+    CUT_OFF     a link is in service        ALIVE
                 refused                     GONE            Declare dead (if a connection had ended)
-                timer (grace)               GONE            Declare unreachable
+                timer                       CUT_OFF         Probe, timer
+                timer, grace used up        GONE            Declare unreachable
     any         goodbye                     LEFT            none: its connections may end now
 """
 
@@ -68,7 +71,7 @@ Effect = Probe | ArmTimer | Declare
 class PeerLiveness:
     """The judge of one peer."""
 
-    __slots__ = ("_ended", "_grace_s", "_probes", "_stalled_s", "_token", "peer", "state")
+    __slots__ = ("_ended", "_grace_left_s", "_grace_s", "_probes", "_token", "peer", "state")
 
     def __init__(self, peer: int, unreachable_after_s: float) -> None:
         self.peer = peer
@@ -78,15 +81,15 @@ class PeerLiveness:
         self._ended = ""
         self._probes = 0
         self._token = 0
-        #: Our own absence so far, when the grace time began.
-        self._stalled_s = 0.0
+        #: What is left of the grace time, less the period that runs.
+        self._grace_left_s = 0.0
 
     @property
     def is_over(self) -> bool:
         return self.state in (PeerState.GONE, PeerState.LEFT)
 
     def connection_ended(self, how: str) -> list[Effect]:
-        """A control connection ended without our asking."""
+        """A connection ended without our asking."""
         if self.is_over:
             return []
         self._ended = how
@@ -95,7 +98,7 @@ class PeerLiveness:
         if self.state is PeerState.ALIVE:
             self.state = PeerState.DOUBTED
             self._probes = 0
-            return [Probe(), self._arm(PROBE_INTERVAL_S)]
+            return [Probe(), self._arm(self._interval_s())]
         return [Probe()]
 
     def refused(self) -> list[Effect]:
@@ -119,34 +122,39 @@ class PeerLiveness:
             self._ended = ""
             self._token += 1
 
-    def no_path(self, stalled_s: float) -> list[Effect]:
-        """The last link went out of service. ``stalled_s``: our own absence so far, ever."""
+    def no_path(self) -> list[Effect]:
+        """The last link went out of service."""
         if self.is_over or self.state is PeerState.CUT_OFF:
             return []
         self.state = PeerState.CUT_OFF
-        self._stalled_s = stalled_s
-        return [Probe(), self._arm(self._grace_s)]
+        self._probes = 0
+        self._grace_left_s = self._grace_s
+        return [Probe(), self._arm_within_grace()]
 
     def said_goodbye(self) -> None:
         """Its connections may end from now on."""
         if self.state is not PeerState.GONE:
             self.state = PeerState.LEFT
 
-    def timer_fired(self, token: int, stalled_s: float) -> list[Effect]:
+    def timer_fired(self, token: int) -> list[Effect]:
         """A timer that this machine armed."""
         if token != self._token or self.is_over:
             return []
+        self._probes += 1
         if self.state is PeerState.DOUBTED:
-            self._probes += 1
-            return [Probe(), self._arm(PROBE_INTERVAL_S if self._probes < PROBES_FAST else PROBE_INTERVAL_SLOW_S)]
-        if self.state is not PeerState.CUT_OFF:
-            return []
-        away_s = stalled_s - self._stalled_s
-        if away_s > 0:
-            self._stalled_s = stalled_s
-            return [Probe(), self._arm(min(away_s, self._grace_s))]
+            return [Probe(), self._arm(self._interval_s())]
+        if self._grace_left_s > 0:
+            return [Probe(), self._arm_within_grace()]
         self.state = PeerState.GONE
         return [Declare("unreachable", f"no path for {self._grace_s:g} s")]
+
+    def _interval_s(self) -> float:
+        return PROBE_INTERVAL_S if self._probes < PROBES_FAST else PROBE_INTERVAL_SLOW_S
+
+    def _arm_within_grace(self) -> ArmTimer:
+        delay_s = min(self._interval_s(), self._grace_left_s)
+        self._grace_left_s -= delay_s
+        return self._arm(delay_s)
 
     def _arm(self, delay_s: float) -> ArmTimer:
         self._token += 1

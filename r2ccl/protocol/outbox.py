@@ -88,7 +88,7 @@ class Outbox:
         self._entered[communicator] = operation + 1
         for key in [key for key in self._unsolicited if key[0] == communicator and key[1] <= operation]:
             self.unsolicited_bytes -= self._unsolicited.pop(key)
-        return self._release()
+        return self.release()
 
     def may_land(self, communicator: int, operation: int, landings: Iterable[Landing]) -> list[Parcel]:
         """The peer told where transfers of an operation may be written. Returns the parcels that this releases.
@@ -125,7 +125,7 @@ class Outbox:
     def completed(self, communicator: int, completed: int) -> list[Parcel]:
         """As :meth:`acknowledged`, for the number that rides in a header."""
         operations = self._sent.get(communicator)
-        if not operations or next(iter(operations)) >= completed:
+        if not operations or min(operations) >= completed:
             return []
         return self.acknowledged(Ack(communicator, completed, ()))
 
@@ -149,11 +149,14 @@ class Outbox:
         return [pieces.pop(key) for key in done]
 
     def forget(self, communicator: int, operation: int) -> list[Parcel]:
-        """Operations from ``operation`` on failed: nothing of theirs is wanted any more."""
+        """Operations from ``operation`` on failed: nothing of theirs is wanted any more, here or by the peer, whose
+        credit is free again (see :meth:`release`)."""
         operations = self._sent.get(communicator, {})
         gone = [parcel for number in operations if number >= operation for parcel in operations[number].values()]
         for number in [number for number in operations if number >= operation]:
             del operations[number]
+        for key in [key for key in self._unsolicited if key[0] == communicator and key[1] >= operation]:
+            self.unsolicited_bytes -= self._unsolicited.pop(key)
         unwanted = set(gone)
         for table in (self._landings, self._homeless):
             for key in [key for key in table if key[0] == communicator and key[1] >= operation]:
@@ -181,7 +184,8 @@ class Outbox:
         self._unsolicited[key] = self._unsolicited.get(key, 0) + size
         self.unsolicited_bytes += size
 
-    def _release(self) -> list[Parcel]:
+    def release(self) -> list[Parcel]:
+        """What is held back and now may go, in order."""
         released: list[Parcel] = []
         still: deque[Parcel] = deque()
         while self._held:
