@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.operation import Operation, Scratch, ScratchPool
 from r2ccl.actors.shared import Shared
@@ -220,7 +222,8 @@ class ArrivalsDesk:
         self._headers: dict[Connection, Header] = {}
         #: Chunks of communicators that this rank has not made yet; within the senders' credit.
         self._strangers: dict[int, list[tuple[Connection, Header, bytes]]] = {}
-        self._trash = memoryview(bytearray(CHUNK_BYTES_MAX))
+        #: Not zeroed, so that its pages exist only when something was thrown away.
+        self._trash = memoryview(np.empty(CHUNK_BYTES_MAX, np.uint8))  # type: ignore[arg-type]
 
     def add(self, inbox: Inbox) -> None:
         """A communicator exists here from now on."""

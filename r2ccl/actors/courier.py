@@ -175,13 +175,23 @@ class Courier:
         """Operations from this one on failed: get their memory back from every path (decision 7)."""
         for peer, outbox in self.outboxes.items():
             for parcel in outbox.forget(communicator, operation):
-                parcel.is_settled = True
-                self.unsettled -= 1
-                if parcel.lane is not None:
-                    parcel.lane.drop(parcel)
+                self._drop(parcel)
             # What they leave room for, on lanes and in the credit, is for operations that go on.
             self.submit_all(outbox, outbox.release())
             self.pump(peer)
+
+    def abandon(self, peer: int) -> None:
+        """The peer is gone. What went out to it from copies outlived its operation, and nobody would acknowledge it."""
+        for parcel in self.outboxes[peer].abandon():
+            self._drop(parcel)
+        for key in [key for key in self._unfenced if key[0] == peer]:
+            del self._unfenced[key]
+
+    def _drop(self, parcel: Parcel) -> None:
+        parcel.is_settled = True
+        self.unsettled -= 1
+        if parcel.lane is not None:
+            parcel.lane.drop(parcel)
 
     def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
         now = self._clock.now()

@@ -89,6 +89,8 @@ class Runtime:
         self._said_goodbye: set[int] = set()
         #: Peers that said goodbye and need nothing more: they have heard ours, or ended the connection.
         self._parted: set[int] = set()
+        #: Peers that were lost, for communicators that are made afterwards.
+        self._gone: list[PeerGone] = []
         self._closing = False
         self._add_children()
 
@@ -176,6 +178,8 @@ class Runtime:
         created = self.supervisor.add(spec)
         assert isinstance(created, Coordinator)
         self.coordinators[communicator] = created
+        for gone in self._gone:
+            created.tell(gone)
         return created
 
     def _coordinator(self, communicator: int, predecessor: Actor | None) -> Coordinator:
@@ -327,6 +331,8 @@ class Runtime:
     def _peer_gone(self, gone: PeerGone) -> None:
         for port in self.ports:
             port.peer_left(gone.peer)
+        self.courier.abandon(gone.peer)
+        self._gone.append(gone)
         self._parted.add(gone.peer)
         self._wake_close()
         for coordinator in self.coordinators.values():

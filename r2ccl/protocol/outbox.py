@@ -167,6 +167,16 @@ class Outbox:
             queue.extend(kept)
         return gone
 
+    def abandon(self) -> list[Parcel]:
+        """The peer is gone: nothing is owed to it any more, of whatever operation. Returns what was."""
+        gone = [parcel for ops in self._sent.values() for pieces in ops.values() for parcel in pieces.values()]
+        for table in (self._sent, self._unsolicited, self._landings, self._homeless):
+            table.clear()
+        self.unsolicited_bytes = 0
+        self.waiting.clear()
+        self._held.clear()
+        return gone
+
     def unsettled(self) -> int:
         """How many parcels the peer has not acknowledged."""
         return sum(len(pieces) for operations in self._sent.values() for pieces in operations.values())

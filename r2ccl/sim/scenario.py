@@ -34,7 +34,7 @@ SETTLE_MARGIN_S = 0.8
 FREEZE_S = 0.25
 FOREVER = float("inf")
 #: Chunks x ranks of all calls together: what bounds the real time that a world takes.
-WORK_MAX = 2500
+WORK_MAX = 6000
 DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
 
 
@@ -220,7 +220,7 @@ def _slowest_bytes_s(piece_bytes: int, ranks: int) -> float:
 
 
 def _calls(rng: random.Random, shape: Shape, communicators: int) -> tuple[Call, ...]:
-    wanted = rng.randint(3, 12)
+    wanted = rng.randint(4, 20)
     work = WORK_MAX // communicators
     calls: list[Call] = []
     while len(calls) < wanted and work > 0:
@@ -282,7 +282,7 @@ class _Faults:
     def draw(self) -> list[Fault]:
         """The promise's own faults, and others that fit it."""
         at_s = self._rng.uniform(0, self._horizon_s)
-        for _ in range(self._rng.choice((1, 2, 4, 7))):
+        for _ in range(self._rng.choice((2, 4, 8, 14))):
             if self._rng.random() < 0.5:
                 at_s = self._rng.uniform(0, self._horizon_s)
             else:  # soon after the one before, in the middle of what that led to
