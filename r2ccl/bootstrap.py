@@ -99,6 +99,8 @@ async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDe
     found = find_nics(
         settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
     )
+    if settings.nic_speed_mbit_s:
+        found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
     meeting = _meeting(placement, settings)
     incarnations: dict[int, int] = {}
     admission = Admission(meeting.identity, incarnations)

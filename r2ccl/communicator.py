@@ -148,6 +148,11 @@ class Communicator:
             "lanes": lanes,
         }
 
+    def report_carrier(self, nic: int, up: bool) -> None:
+        """Tell that a NIC of ours lost or found its carrier, where the system doesn't: for emulated NICs."""
+        if not self._runtime.is_closed:
+            self._runtime.nic_changed(nic, up, "carrier")
+
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it ends well within it, not by it
         """Wait for running operations, say goodbye, and end, within ``timeout`` seconds (R2CCL_CLOSE_TIMEOUT).
 

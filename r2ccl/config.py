@@ -31,6 +31,9 @@ class Settings:
         "", "R2CCL_NICS", "", "names or addresses of NICs to use, or ^name to leave out; empty: all usable"
     )
     spare_nics: str = setting("", "R2CCL_SPARE_NICS", "", "names of NICs that carry nothing until another is lost")
+    nic_speed_mbit_s: int = setting(
+        0, "R2CCL_NIC_SPEED", "Mbit/s", "speed of each NIC where the system says none or a wrong one; 0: ask the system"
+    )
     node_id: str = setting("", "R2CCL_NODE_ID", "", "overrides what is recognised as one node")
     job: str = setting(
         "", "R2CCL_JOB", "", "name that tells jobs on the same machines apart; empty: made from the rendezvous port"

@@ -277,7 +277,7 @@ class Coordinator(Actor):
             case AbortHeard():
                 self.failing.abort_heard(message.peer, message.abort)
             case AbortAcknowledged():
-                self.failing.abort_acknowledged(message.peer)
+                self.failing.abort_acknowledged(message.peer, message.operation)
             case PeerGone():
                 self.failing.peer_gone(message)
             case GoodbyeHeard():

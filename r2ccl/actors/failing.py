@@ -1,12 +1,15 @@
 """How operations of one communicator fail, and how everybody learns of it.
 
 The first rank to fail an operation tells all others until each has acknowledged it; everyone fails what it has not
-completed from that operation on, with the same cause (decision 8). Before an error reaches the caller, every byte of
+completed from that operation on, with the same cause (decision 8). Several may be first, and not with the same operation:
+who had completed more fails a later one. So failures go on downwards: one of an earlier operation is not covered by one
+of a later, and is told anew; nor may calls that a rank has not made yet be left to wait for it, as it makes no more. Before an error reaches the caller, every byte of
 its buffers is back: unsent chunks are withdrawn, connections in the middle of one are ended (decision 7).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -72,6 +75,7 @@ class Failing:
         self._abort: Abort | None = None
         #: Peers that have not acknowledged our abort.
         self._untold: set[int] = set()
+        self._repeating = False
         self._watching = False
         #: Operations whose calls differ, being heard.
         self._heard_differing: set[int] = set()
@@ -152,7 +156,7 @@ class Failing:
     def calls_differ(self, operation: int) -> None:
         """Somebody called something else: tell all what we called, listen a moment, then fail."""
         ours = self._coordinator.running.get(operation)
-        if ours is None or operation in self._heard_differing or self.error is not None:
+        if ours is None or operation in self._heard_differing:
             return
         self._heard_differing.add(operation)
         for peer in self._shared.peers:
@@ -161,7 +165,7 @@ class Failing:
 
     def _judge_difference(self, operation: int) -> None:
         ours = self._coordinator.running.get(operation)
-        if ours is None or self.error is not None:
+        if ours is None:
             return
         calls = {**self.roll_call.calls(operation), self._shared.rank: ours.planned.call}
         self.fail(operation, "mismatch", "calls differ", tuple(sorted(calls.items())))
@@ -184,8 +188,7 @@ class Failing:
 
     def peer_gone(self, gone: PeerGone) -> None:
         """A member is dead or unreachable."""
-        if self.error is None:
-            self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
+        self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
         self._untold.discard(gone.peer)
 
     def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
@@ -193,7 +196,7 @@ class Failing:
         self.left[goodbye.peer] = goodbye.completed
         self._untold.discard(goodbye.peer)
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
-        if beyond and self.error is None:
+        if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
 
     def fail_without(self, operation: Operation) -> None:
@@ -209,24 +212,32 @@ class Failing:
 
     def abort_heard(self, peer: int, abort: Abort) -> None:
         """A member failed an operation: so do we, from there on."""
-        self._coordinator.courier.tell(peer, Kind.ABORT_ACK, [self._coordinator.communicator])
-        if self.error is None:
+        self._coordinator.courier.tell(peer, Kind.ABORT_ACK, [self._coordinator.communicator, abort.operation])
+        if not self._is_covered(abort.operation):
             self._fail_here(abort, peer)
 
-    def abort_acknowledged(self, peer: int) -> None:
-        """A member knows."""
-        self._untold.discard(peer)
+    def abort_acknowledged(self, peer: int, operation: int) -> None:
+        """A member knows that all from this operation on failed."""
+        if self._abort is not None and operation <= self._abort.operation:
+            self._untold.discard(peer)
+
+    def _is_covered(self, operation: int) -> bool:
+        """Has everything from this operation on failed already?"""
+        return self.error is not None and (self._abort is None or operation >= self._abort.operation)
 
     def fail(self, operation: int, cause: str, text: str, details: tuple[Any, ...]) -> None:
         """We are the first to fail this operation, as far as we know."""
-        if self.error is not None:
+        if self._is_covered(operation):
             return
         self._fail_here(Abort(self._coordinator.communicator, operation, cause, text, details), self._shared.rank)
 
     def _fail_here(self, abort: Abort, origin: int) -> None:
-        self.error = error = _error_of(abort, origin)
-        self._abort = abort
+        error = _error_of(abort, origin)
         coordinator = self._coordinator
+        # From now on we call nothing: who waits for us in an operation that we have not reached must not wait for ever.
+        abort = dataclasses.replace(abort, operation=min(abort.operation, coordinator.next_operation))
+        self.error = self.error or error
+        self._abort = abort
         doomed = [running for running in coordinator.running.values() if running.number >= abort.operation]
         doomed += [waiting for waiting in coordinator.waiting if waiting.number >= abort.operation]
         coordinator.waiting = type(coordinator.waiting)(w for w in coordinator.waiting if w.number < abort.operation)
@@ -267,7 +278,13 @@ class Failing:
             return
         for peer in sorted(self._untold):
             self._coordinator.courier.tell(peer, Kind.ABORT, self._abort.body())
-        self._loop.call_later(ABORT_REPEAT_S, self._tell_untold)
+        if not self._repeating:
+            self._repeating = True
+            self._loop.call_later(ABORT_REPEAT_S, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._repeating = False
+        self._tell_untold()
 
     def resync(self, peer: int) -> None:
         """A path changed: the peer may have missed our abort."""

@@ -115,7 +115,9 @@ class HealthMonitor(Actor):
             port.step(link, nic_session.Withdrawn("silence"))
             return
         owes = link.lane is not None and bool(link.lane.outstanding)
-        if owes and not control.in_flight_bytes and now - link.beaten_at_s >= self._shared.settings.heartbeat_s:
+        if owes and not control.unsent_bytes and now - link.beaten_at_s >= self._shared.settings.heartbeat_s:
+            # Also while an earlier beat is on its way: the answers to later ones tell that only it was lost, where a
+            # single one would be silent until the kernel sends it again after 200 ms.
             self._beat(link, now)
         elif not owes and not control.in_flight_bytes and not bulk.in_flight_bytes:
             link.watched = False

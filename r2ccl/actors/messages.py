@@ -107,10 +107,11 @@ class AbortHeard:
 
 @dataclass(frozen=True, slots=True)
 class AbortAcknowledged:
-    """A peer knows of our abort."""
+    """A peer knows of our abort of this operation and all later ones."""
 
     peer: int
     communicator: int
+    operation: int
 
 
 @dataclass(frozen=True, slots=True)

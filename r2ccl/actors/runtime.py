@@ -43,6 +43,8 @@ from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
+from r2ccl.planner.choose import largest_chunk_bytes
+from r2ccl.planner.picture import first_picture
 from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.nic_session import Surrendered
 from r2ccl.protocol.wire import (
@@ -95,13 +97,15 @@ class Runtime:
         self._add_children()
 
     def _add_children(self) -> None:
-        shared = self.shared
+        shared, settings = self.shared, self.shared.settings
+        picture = first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes)
+        chunk_bytes = largest_chunk_bytes(picture)
         for index, nic in enumerate(shared.members[shared.rank].carrying):
             name = f"transport-{index}"
             self._homes[name] = nic.index
             box = LaneBox()
             for peer in shared.peers:
-                add_lane(box, self.courier, Lane(index, peer, shared.settings.chunk_bytes, _bandwidth(nic)))
+                add_lane(box, self.courier, Lane(index, peer, chunk_bytes, _bandwidth(nic)))
             self.supervisor.add(ChildSpec(name, functools.partial(self._transport_actor, name, index, box)))
         self.supervisor.add(ChildSpec("health", self._health_monitor))
         self.courier.on_busy = self._busy
@@ -218,8 +222,8 @@ class Runtime:
     def _numbers(self, peer: int, kind: int, fields: list[int]) -> None:
         """Frames whose body is numbers only."""
         match kind, fields:
-            case Kind.ABORT_ACK, [communicator]:
-                self._tell_coordinator(communicator, AbortAcknowledged(peer, communicator))
+            case Kind.ABORT_ACK, [communicator, operation]:
+                self._tell_coordinator(communicator, AbortAcknowledged(peer, communicator, operation))
             case Kind.REPEAT, [communicator, operation, step, chunk]:
                 self.courier.resend(peer, communicator, operation, step, chunk)
             case Kind.FENCED, [*links] if len(links) % 3 == 0:

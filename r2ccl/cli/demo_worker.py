@@ -158,7 +158,7 @@ async def work(options: Options) -> None:
     async with comm:
         if nics is not None:
             # No kernel speaks for these NICs; this is where its link events would come in.
-            nics.tell_carriers_to(lambda nic, up: comm._runtime.nic_changed(nic, up, "carrier"))
+            nics.tell_carriers_to(lambda nic, up: comm.report_carrier(nic, up))
         await Worker(comm, options, nics).run()
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from r2ccl._version import __version__
+from r2ccl.cli.demo import demo_command
 from r2ccl.errors import R2cclError
 
 app = typer.Typer(
@@ -63,6 +64,9 @@ def run(
     from r2ccl.cli.launcher import launch
 
     raise typer.Exit(launch(command, ranks, nics_per_rank))
+
+
+app.command("demo")(demo_command)
 
 
 def main() -> None:

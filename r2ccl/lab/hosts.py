@@ -115,6 +115,8 @@ class Lab:
             "R2CCL_NICS": ",".join(names),
             "R2CCL_SPARE_NICS": ",".join(names[self.nics - spare_nics :]),
             "R2CCL_SECRET": self._secret,
+            # A veth says 10 Gbit/s, whatever is shaped.
+            "R2CCL_NIC_SPEED": str(round(self.rate_mbit_s)),
         }
 
     def popen(

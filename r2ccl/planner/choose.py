@@ -77,12 +77,17 @@ def _wires(candidate: Algorithm, request: Request, ranks: int, picture: Picture)
     return Wires(picture.latency_s, 1 / picture.rank_bandwidth_bytes_s, chunk_bytes)
 
 
-def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> int:
+def largest_chunk_bytes(picture: Picture) -> int:
+    """What no chunk exceeds: the setting, or less where the slowest NIC would be busy with a chunk for too long."""
     by_time = round(picture.slowest_nic_bytes_s * CHUNK_S_MAX / CHUNK_BYTES_MIN) * CHUNK_BYTES_MIN
+    return min(picture.chunk_bytes, max(CHUNK_BYTES_MIN, by_time))
+
+
+def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> int:
     # The ring's are the smallest transfers. The others' smallest are no better off cut up: nothing forwards them.
     transfer_bytes = request.payload_bytes // ranks if candidate.name == "ring" else request.payload_bytes
     by_number = _up(-(-transfer_bytes // CHUNKS_PER_TRANSFER), PAGE_BYTES)
-    wanted = min(picture.chunk_bytes, max(CHUNK_BYTES_MIN, min(by_time, by_number)))
+    wanted = min(largest_chunk_bytes(picture), max(CHUNK_BYTES_MIN, by_number))
     granule = PAGE_BYTES if wanted >= PAGE_BYTES and PAGE_BYTES % request.item_bytes == 0 else request.item_bytes
     return max(granule, wanted // granule * granule)
 

@@ -306,8 +306,14 @@ class NicSession:
 
     def _encouraged(self, event: Encouraged) -> list[Effect]:
         self.usable = event.usable
-        if event.usable and self.dialler and self.state is LinkState.DOWN:
+        if not event.usable or not self.dialler:
+            return []
+        if self.state is LinkState.DOWN:
             return self._dial()
+        if self.state is LinkState.DIALLING and not self._standing:
+            # The first packets of this dial may have gone into the dead cable, and the kernel sends them again a second
+            # later.
+            return [AbortConnections(), *self._dial()]
         return []
 
     def _left_alone(self, now: float) -> list[Effect]:

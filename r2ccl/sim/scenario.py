@@ -34,7 +34,7 @@ SETTLE_MARGIN_S = 0.8
 FREEZE_S = 0.25
 FOREVER = float("inf")
 #: Chunks x ranks of all calls together: what bounds the real time that a world takes.
-WORK_MAX = 6000
+WORK_MAX = 9000
 DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
 
 
@@ -164,7 +164,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
     shape = _shape(rng, one_sided)
     horizon_s = rng.uniform(0.8, 3.0)
-    communicators = rng.choice((1, 1, 2))
+    communicators = rng.choice((1, 2))
     calls = tuple(_calls(rng, shape, communicators) for _ in range(communicators))
     parts = tuple(
         tuple(_part(rng, len(calls[number]), horizon_s, late=number > 0) for _ in range(shape.ranks))
@@ -187,7 +187,7 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
     settings = Settings(
         chunk_bytes=chunk_bytes,
         eager_bytes=rng.choice((0, 256, 4096, 65536)),
-        credit_bytes=rng.choice((2, 8, 100)) * chunk_bytes,
+        credit_bytes=rng.choice((1, 3, 10, 100)) * chunk_bytes,
         running_max=rng.choice((1, 2, 5, 64)),
         dial_timeout_s=dial_timeout_s,
         redial_s=rng.choice((0.05, 0.2)),

@@ -156,7 +156,6 @@ class Worker:
         if version:
             r2ccl.communicator.__version__ = version  # type: ignore[attr-defined]
         self._comm = await r2ccl.connect(**arguments)
-        self._comm.counters.record_arrivals(ARRIVALS_CAPACITY)
         return {"rank": self._comm.rank, "size": self._comm.size, "loop": type(asyncio.get_running_loop()).__module__}
 
     async def do_close(self) -> None:
@@ -171,6 +170,10 @@ class Worker:
 
     async def do_events(self, name: str = "") -> list[dict[str, object]]:
         return [event.as_json() for event in self.comm.events.since(0) if not name or event.name == name]
+
+    async def do_record_arrivals(self) -> None:
+        """From now on."""
+        self.comm.counters.record_arrivals(ARRIVALS_CAPACITY)
 
     async def do_arrivals(self) -> list[tuple[float, int, int]]:
         arrivals = self.comm.counters.arrivals
@@ -232,6 +235,8 @@ class Worker:
                 x[:] = 1
                 await comm.all_reduce(x)
                 assert (x == comm.size).all()
+        # The timers of what was closed run out.
+        await asyncio.sleep(1.5)
         return usage()
 
     async def do_stream(self, elements: int, in_flight: int = 2) -> dict[str, Any]:
