@@ -21,7 +21,7 @@ from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
-from r2ccl.config import Settings, environment, job_secret, read_settings
+from r2ccl.config import LOG_LEVELS, Settings, environment, job_secret, read_settings
 from r2ccl.errors import ConfigurationError, RendezvousError
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
@@ -86,12 +86,24 @@ def connect(
     if progress != "loop":
         raise ConfigurationError(f'progress={progress!r}: only "loop" is supported')
     read, warnings = read_settings()
-    for warning in warnings:
-        logger.warning("%s", warning)
     given = {"nics": nics, "secret": secret, "connect_timeout_s": timeout, **settings}
     chosen = read.replace(**{name: value for name, value in given.items() if value is not None})
+    _log(chosen.debug)
+    for warning in warnings:
+        logger.warning("%s", warning)
     placement = place(environment(), rank=rank, size=size, rendezvous=rendezvous)
     return Connecting(lambda: _connect(placement, chosen, wrap_device))
+
+
+def _log(level: str) -> None:
+    """R2CCL_DEBUG beyond the default: our log goes to standard error, unless the program has handlers of its own."""
+    if level == "WARN":
+        return
+    logger.setLevel(LOG_LEVELS[level])
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(name)s %(message)s"))
+        logger.addHandler(handler)
 
 
 async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDevice | None) -> Communicator:

@@ -10,12 +10,17 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from r2ccl.errors import ConfigurationError
 
 KIB = 1 << 10
 MIB = 1 << 20
+#: Smaller chunks are all overhead; larger ones are refused by the wire.
+CHUNK_BYTES_LEAST = 64
+CHUNK_BYTES_MOST = 4 * MIB
+#: What R2CCL_DEBUG may be, and the level of Python's logging that it means.
+LOG_LEVELS: Final = {"WARN": 30, "INFO": 20, "TRACE": 10}
 
 
 def setting(default: Any, variable: str, unit: str, why: str, *, shown: bool = True) -> Any:
@@ -104,6 +109,14 @@ class Settings:
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and not value >= 0:  # of NaN, too
                 raise ConfigurationError(f"{field.metadata['variable']}={value} must not be negative")
+        if not CHUNK_BYTES_LEAST <= self.chunk_bytes <= CHUNK_BYTES_MOST:
+            limits = f"from {CHUNK_BYTES_LEAST} to {CHUNK_BYTES_MOST}"
+            raise ConfigurationError(f"R2CCL_CHUNK_BYTES={self.chunk_bytes} must be {limits}")
+        if self.debug not in LOG_LEVELS or self.checksum not in ("on", "off", "auto"):
+            raise ConfigurationError(
+                f"R2CCL_DEBUG={self.debug!r} must be one of {', '.join(LOG_LEVELS)}, "
+                f"R2CCL_CHECKSUM={self.checksum!r} one of on, off, auto"
+            )
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some settings changed. Raises :class:`ConfigurationError` for a name that does not exist."""

@@ -58,7 +58,7 @@ IMPURE_MODULES: Final = frozenset(
 )
 #: Actors that know one another only by messages; whoever names them all wires them up.
 #: They put concrete parts together.
-COMPOSITION_ROOTS: Final = ("communicator", "bootstrap")
+COMPOSITION_ROOTS: Final = ("communicator", "bootstrap", "sim.world", "sim.checkers")
 CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator"))
 MUTABLE_CALLS: Final = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap", "bytearray", "count")

@@ -106,9 +106,16 @@ def test_every_setting_has_a_variable_a_reason_and_is_read_as_the_type_of_its_de
     assert field.metadata["variable"].startswith("R2CCL_")
     assert len(field.metadata["why"]) > 10
     kind: type = type(field.default)
-    read = getattr(read_settings({field.metadata["variable"]: "1"})[0], name)
+    text = {"chunk_bytes": "4096", "checksum": "on", "debug": "INFO"}.get(name, "1")
+    read = getattr(read_settings({field.metadata["variable"]: text})[0], name)
     assert type(read) is kind
-    assert read == kind("1")
+    assert read == kind(text)
+
+
+@pytest.mark.parametrize("wrong", [{"chunk_bytes": 0}, {"chunk_bytes": 5 << 20}, {"checksum": "maybe"}, {"debug": "LOUD"}])
+def test_a_setting_out_of_its_range_says_what_the_range_is(wrong):
+    with pytest.raises(ConfigurationError, match=r"must be"):
+        Settings().replace(**wrong)
 
 
 def test_no_two_settings_share_a_variable():

@@ -24,6 +24,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 import xxhash
 
+from r2ccl.config import CHUNK_BYTES_MOST
+
 T = TypeVar("T")
 
 WIRE_VERSION = 1
@@ -35,7 +37,7 @@ HEADER_BYTES = _LAYOUT.size
 assert HEADER_BYTES == 64
 
 #: The largest payload of a chunk. Larger lengths are refused before anything is allocated.
-CHUNK_BYTES_MAX = 4 << 20
+CHUNK_BYTES_MAX = CHUNK_BYTES_MOST
 #: The largest body of a control frame: an acknowledgement of 64 open operations fits hundreds of times.
 CONTROL_BYTES_MAX = 64 << 10
 

@@ -217,9 +217,11 @@ class Journey:
         carrier.parcel = None
         if offer is Offer.DUPLICATE:
             return
+        rivals = [other for other in self.carriers if other.parcel is parcel and other.offer is Offer.FIRST]
         counts, owner = self.ledger.accept(parcel.operation, parcel.step, SENDER, parcel.chunk)
         if counts:
-            assert owner is not None, "whose the destination is must be known while it is being written"
+            owners = [carrier.name] if offer is Offer.FIRST else [other.name for other in rivals]
+            assert owners == ([] if owner is None else [owner]), "who writes to the destination must be known, one at most"
             self.arrived[parcel.operation, parcel.step, parcel.chunk] += 1
             self.left[parcel.operation] -= 1
             if not self.left[parcel.operation]:

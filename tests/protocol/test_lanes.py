@@ -1,0 +1,201 @@
+"""Where the next chunk goes, what a lane takes, what it measures, and what comes back when its link is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from r2ccl.ids import LinkId
+from r2ccl.protocol.lanes import (
+    CHUNKS_MIN,
+    HEADROOM,
+    ROUND_TRIP_MEMORY_S,
+    ROUND_TRIP_MIN_S,
+    Lane,
+    Parcel,
+    choose_link,
+    pick_lane,
+)
+
+KIB = 1024
+CHUNK = 256 * KIB
+BANDWIDTH = 1e9
+
+
+@dataclass(slots=True)
+class FakeLink:
+    """As much of a link as lanes look at."""
+
+    id: LinkId = field(default_factory=lambda: LinkId(1, 0, 0))
+    is_up: bool = True
+
+
+def lane(index: int = 0, bandwidth: float = BANDWIDTH) -> Lane:
+    made = Lane(index, 1, CHUNK, bandwidth)
+    made.link = FakeLink()
+    return made
+
+
+def parcel(chunk: int = 0, size: int = CHUNK) -> Parcel:
+    return Parcel(1, 0, 0, 1, chunk, 0, bytes(size))
+
+
+def test_a_lane_holds_what_was_put_until_it_is_settled() -> None:
+    one, two, subject = parcel(1), parcel(2, 10), lane()
+    subject.put(one, 0.0)
+    subject.put(two, 0.0)
+    assert list(subject.outstanding) == [one, two]
+    assert subject.outstanding_bytes == CHUNK + 10
+    assert one.lane is two.lane is subject
+    subject.settle(one, 0.001)
+    assert (list(subject.outstanding), subject.outstanding_bytes, one.lane) == ([two], 10, None)
+
+
+def test_a_chunk_counts_how_often_it_was_sent() -> None:
+    subject, chunk = lane(), parcel()
+    subject.put(chunk, 1.0)
+    subject.take_back()
+    subject.put(chunk, 2.0)
+    assert (chunk.times_sent, chunk.sent_at_s) == (2, 2.0)
+
+
+def test_an_empty_lane_takes_any_chunk_and_a_filled_one_no_more_than_its_window() -> None:
+    subject = lane()
+    assert subject.window_bytes == 2 * CHUNKS_MIN * CHUNK
+    assert subject.has_room(100 * CHUNK)
+    for chunk in range(2 * CHUNKS_MIN):
+        assert subject.has_room(CHUNK)
+        subject.put(parcel(chunk), 0.0)
+    assert not subject.has_room(1)
+    assert subject.has_room(0)
+
+
+def test_everything_unacknowledged_comes_back_in_order_and_the_lane_is_empty() -> None:
+    subject = lane()
+    chunks = [parcel(chunk) for chunk in range(4)]
+    for chunk in chunks:
+        subject.put(chunk, 0.0)
+    subject.settle(chunks[1], 0.1)
+    assert subject.take_back() == [chunks[0], chunks[2], chunks[3]]
+    assert (subject.outstanding_bytes, list(subject.outstanding)) == (0, [])
+    assert all(chunk.lane is None for chunk in chunks)
+    assert subject.take_back() == []
+
+
+def test_what_nobody_wants_is_dropped_without_being_measured() -> None:
+    subject, chunk = lane(), parcel()
+    subject.put(chunk, 0.0)
+    subject.drop(chunk)
+    assert (subject.outstanding_bytes, chunk.lane, subject.round_trip_s) == (0, None, 0.0)
+
+
+def test_an_acknowledgement_is_asked_for_each_quarter_of_the_window() -> None:
+    subject = lane()
+    asked = [subject.put(parcel(chunk, CHUNK // 2), 0.0) for chunk in range(6)]
+    assert asked == [False, True] * 3
+
+
+def test_a_full_lane_has_always_asked_for_an_acknowledgement_of_something_it_holds() -> None:
+    for size in (1, 100 * KIB, CHUNK, 3 * CHUNK):
+        subject = lane()
+        asked = False
+        while subject.has_room(size) and len(subject.outstanding) < 2000:
+            asked |= subject.put(parcel(0, size), 0.0)
+        assert asked or subject.has_room(size)
+
+
+def test_the_estimate_follows_what_is_acknowledged_and_the_window_follows_the_estimate() -> None:
+    subject = lane(bandwidth=1e8)
+    now = 0.0
+    for chunk in range(400):
+        sent = parcel(chunk)
+        subject.put(sent, now)
+        now += CHUNK / 5e8
+        subject.settle(sent, now)
+    assert subject.bandwidth == pytest.approx(5e8, rel=0.01)
+    assert subject.round_trip_s == pytest.approx(CHUNK / 5e8)
+    assert subject.window_bytes == pytest.approx(HEADROOM * 5e8 * ROUND_TRIP_MIN_S, rel=0.01)
+
+
+def test_small_chunks_say_nothing_about_bandwidth_or_round_trip() -> None:
+    subject = lane()
+    for chunk in range(100):
+        sent = parcel(chunk, CHUNK // 2 - 1)
+        subject.put(sent, float(chunk))
+        subject.settle(sent, chunk + 0.5)
+    assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.0)
+
+
+def test_the_shortest_round_trip_is_kept_for_a_while_and_then_replaced() -> None:
+    subject = lane()
+
+    def measure(now: float, round_trip_s: float) -> float:
+        sent = parcel()
+        subject.put(sent, now)
+        subject.settle(sent, now + round_trip_s)
+        return subject.round_trip_s
+
+    assert measure(0.0, 0.002) == pytest.approx(0.002)
+    assert measure(1.0, 0.001) == pytest.approx(0.001)
+    assert measure(2.0, 0.030) == pytest.approx(0.001)
+    assert measure(2.0 + ROUND_TRIP_MEMORY_S, 0.030) == pytest.approx(0.030)
+
+
+def test_the_window_never_falls_below_two_chunks() -> None:
+    subject = lane(bandwidth=1e3)
+    for chunk in range(10):
+        sent = parcel(chunk)
+        subject.put(sent, 100.0 * chunk)
+        subject.settle(sent, 100.0 * chunk + 50.0)
+    subject.round_trip_s = 1e-6
+    assert subject.window_bytes >= CHUNKS_MIN * CHUNK
+
+
+def test_the_next_chunk_goes_where_it_is_expected_to_be_done_first() -> None:
+    slow, fast = lane(0, 1e8), lane(1, 1e9)
+    assert pick_lane([slow, fast], CHUNK) is fast
+    fast.window_bytes = 100 * CHUNK
+    for chunk in range(9):
+        fast.put(parcel(chunk), 0.0)
+    assert pick_lane([slow, fast], CHUNK) is fast
+    fast.put(parcel(), 0.0)
+    assert pick_lane([slow, fast], CHUNK) is slow
+
+
+def test_of_equal_lanes_the_first_is_taken() -> None:
+    one, other = lane(0), lane(1)
+    assert pick_lane([one, other], CHUNK) is one
+
+
+def test_lanes_without_a_link_without_room_or_whose_link_just_went_down_are_passed_over() -> None:
+    unbound, full, dead, last = lane(0), lane(1), lane(2), lane(3, 1.0)
+    unbound.link = None
+    for chunk in range(4):
+        full.put(parcel(chunk), 0.0)
+    dead.link.is_up = False
+    assert pick_lane([unbound, full, dead, last], CHUNK) is last
+    assert pick_lane([unbound, full, dead], CHUNK) is None
+    assert pick_lane([], CHUNK) is None
+
+
+def link(local_nic: int, remote_nic: int) -> FakeLink:
+    return FakeLink(LinkId(1, local_nic, remote_nic))
+
+
+def test_a_lane_prefers_its_home_then_its_rail_and_never_a_link_in_use() -> None:
+    home, rail, cross = link(0, 1), link(1, 1), link(1, 0)
+    assert choose_link(0, [cross, rail, home], []) is home
+    assert choose_link(0, [cross, rail], []) is rail
+    assert choose_link(0, [cross, rail], [rail]) is cross
+    assert choose_link(0, [cross, rail], [rail, cross]) is None
+    assert choose_link(0, [], []) is None
+
+
+def test_links_of_equal_merit_are_taken_in_the_order_of_their_nics() -> None:
+    assert choose_link(0, [link(2, 2), link(1, 1)], []).id == LinkId(1, 1, 1)
+    assert choose_link(0, [link(2, 1), link(1, 2)], []).id == LinkId(1, 1, 2)
+
+
+def test_a_parcel_names_itself_in_logs() -> None:
+    assert repr(Parcel(9, 3, 2, 1, 5, 0, b"")) == "Parcel(op=3 step=2 chunk=5 to=1)"

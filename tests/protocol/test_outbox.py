@@ -1,0 +1,216 @@
+"""Credit, what is held back and in which order it goes, what is settled, given back and forgotten."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r2ccl.protocol.lanes import Parcel
+from r2ccl.protocol.outbox import Outbox
+from r2ccl.protocol.wire import Ack, Landing, OpenTransfer
+
+CREDIT = 100
+WORLD, OTHER = 1, 2
+
+
+def parcel(operation: int, chunk: int = 0, size: int = 40, step: int = 0, world: int = WORLD, owner=None) -> Parcel:
+    return Parcel(world, operation, step, 3, chunk, 0, bytes(size), owner)
+
+
+def outbox() -> Outbox:
+    return Outbox(3, CREDIT)
+
+
+def test_up_to_the_credit_chunks_go_unasked_and_beyond_it_they_are_held() -> None:
+    box = outbox()
+    assert [box.submit(parcel(0, chunk)) for chunk in range(4)] == [True, True, False, False]
+    assert box.unsolicited_bytes == 80
+    assert box.unsettled() == 4
+
+
+def test_nothing_overtakes_what_is_held_not_even_what_would_fit() -> None:
+    box = outbox()
+    assert box.submit(parcel(0, 0, 90))
+    assert not box.submit(parcel(0, 1, 20))
+    assert not box.submit(parcel(1, 0, 1))
+
+
+def test_what_the_peer_has_entered_goes_at_once_and_costs_no_credit() -> None:
+    box = outbox()
+    assert box.entered(WORLD, 4) == []
+    assert box.entered_by_peer(WORLD) == 5
+    assert all(box.submit(parcel(operation, 0, 1000)) for operation in range(5))
+    assert box.unsolicited_bytes == 0
+    assert not box.submit(parcel(5, 0, 1000))
+
+
+def test_entering_releases_what_is_held_in_order_and_frees_the_credit_for_what_comes_after() -> None:
+    box = outbox()
+    first = [parcel(0, chunk) for chunk in range(3)]
+    second = [parcel(1, chunk) for chunk in range(3)]
+    for each in first + second:
+        box.submit(each)
+    assert box.entered(WORLD, 0) == [first[2], second[0], second[1]]
+    assert box.unsolicited_bytes == 80
+    assert box.entered(WORLD, 0) == []
+    assert box.entered(WORLD, 1) == [second[2]]
+    assert box.unsolicited_bytes == 0
+
+
+def test_an_entered_operation_is_released_from_behind_one_that_is_not() -> None:
+    box = outbox()
+    blocked = [parcel(0, chunk, world=OTHER) for chunk in range(3)]
+    ours = parcel(0)
+    for each in [*blocked, ours]:
+        box.submit(each)
+    assert box.entered(WORLD, 0) == [ours]
+    assert box.entered(OTHER, 0) == [blocked[2]]
+
+
+def test_communicators_are_entered_apart_and_share_the_credit() -> None:
+    box = outbox()
+    assert box.submit(parcel(0, 0, 60, world=OTHER))
+    assert not box.submit(parcel(0, 0, 60))
+    assert box.entered_by_peer(OTHER) == 0
+    box.entered(WORLD, 7)
+    assert box.entered_by_peer(OTHER) == 0
+
+
+def test_an_acknowledgement_settles_by_number_and_by_bitmap_and_only_once() -> None:
+    box = outbox()
+    box.entered(WORLD, 9)
+    old = [parcel(operation) for operation in (0, 1)]
+    new = [parcel(2, chunk, step=step) for step in (0, 1) for chunk in range(4)]
+    for each in old + new:
+        box.submit(each)
+    ack = Ack(WORLD, 2, (OpenTransfer(2, 0, 1, b"\x02"), OpenTransfer(2, 1, 0, b""), OpenTransfer(8, 0, 3, b"")))
+    assert box.acknowledged(ack) == [*old, new[0], new[2]]
+    assert box.acknowledged(ack) == []
+    assert box.acknowledged(Ack(OTHER, 9, ())) == []
+    assert box.unsettled() == 6
+    assert set(box.acknowledged(Ack(WORLD, 3, ()))) == {new[1], *new[3:]}
+    assert box.unsettled() == 0
+
+
+def test_the_number_in_a_header_settles_whatever_the_order_of_submission() -> None:
+    box = outbox()
+    box.entered(WORLD, 9)
+    later, earlier = parcel(6), parcel(5)
+    box.submit(later)
+    box.submit(earlier)
+    assert box.completed(WORLD, 5) == []
+    assert box.completed(WORLD, 6) == [earlier]
+    assert box.completed(OTHER, 6) == []
+    assert box.completed(WORLD, 7) == [later]
+    assert box.completed(WORLD, 7) == []
+
+
+def test_what_a_lost_lane_gives_back_goes_to_the_head_in_its_old_order() -> None:
+    box = outbox()
+    waiting, lost = [parcel(0, 8), parcel(0, 9)], [parcel(0, 1), parcel(0, 2), parcel(0, 3)]
+    box.waiting.extend(waiting)
+    box.give_back(iter(lost))
+    assert list(box.waiting) == lost + waiting
+    box.give_back([])
+    assert list(box.waiting) == lost + waiting
+
+
+def test_a_chunk_is_found_by_name_until_it_is_settled() -> None:
+    box = outbox()
+    one = parcel(4, 2, step=3)
+    box.submit(one)
+    assert box.find(WORLD, 4, 3, 2) is one
+    assert box.find(WORLD, 4, 3, 1) is box.find(WORLD, 5, 3, 2) is box.find(OTHER, 4, 3, 2) is None
+    box.acknowledged(Ack(WORLD, 5, ()))
+    assert box.find(WORLD, 4, 3, 2) is None
+
+
+def test_the_end_of_an_operation_settles_its_views_and_leaves_its_copies_on_their_way() -> None:
+    box = outbox()
+    view, copy = parcel(0, 0, owner=object()), parcel(0, 1)
+    box.submit(view)
+    box.submit(copy)
+    assert box.settle_operation(WORLD, 0) == [view]
+    assert box.settle_operation(WORLD, 0) == []
+    assert box.settle_operation(OTHER, 0) == []
+    assert box.find(WORLD, 0, 0, 1) is copy
+    assert box.acknowledged(Ack(WORLD, 1, ())) == [copy]
+
+
+def test_forgetting_takes_failed_operations_out_of_every_queue() -> None:
+    box = outbox()
+    kept, failed = parcel(0, 0), [parcel(1, chunk) for chunk in range(3)]
+    assert [box.submit(each) for each in [kept, *failed]] == [True, True, False, False]
+    box.waiting.extend([kept, failed[0]])
+    assert box.forget(WORLD, 1) == failed
+    assert list(box.waiting) == [kept]
+    assert box.unsettled() == 1
+    assert box.entered(WORLD, 5) == []
+    assert box.forget(OTHER, 0) == []
+
+
+def test_what_is_forgotten_gives_its_credit_back_to_what_goes_on() -> None:
+    box = outbox()
+    assert box.submit(parcel(3, 0, 100))
+    others = [parcel(0, chunk, 50, world=OTHER) for chunk in range(3)]
+    assert not any([box.submit(each) for each in others])
+    box.forget(WORLD, 3)
+    assert box.unsolicited_bytes == 0
+    assert box.release() == others[:2]
+    assert box.release() == []
+
+
+def test_one_sided_chunks_wait_for_their_landing_whatever_the_credit() -> None:
+    box = Outbox(3, CREDIT, written_above_bytes=30)
+    large, small = parcel(0, 0, 31), parcel(0, 1, 30)
+    assert not box.submit(large)
+    assert box.submit(small)
+    assert box.entered(WORLD, 0) == []
+    landing = Landing(0, 9, 0, 31)
+    assert box.may_land(WORLD, 0, [landing]) == [large]
+    assert box.landing(large) == landing
+    assert box.may_land(WORLD, 0, [landing]) == []
+    assert box.submit(parcel(0, 2, 31))
+
+
+def test_landings_are_forgotten_with_their_operation() -> None:
+    box = Outbox(3, CREDIT, written_above_bytes=30)
+    box.may_land(WORLD, 0, [Landing(0, 9, 0, 31)])
+    box.settle_operation(WORLD, 0)
+    assert not box.submit(parcel(0, 0, 31))
+    box.may_land(WORLD, 1, [Landing(0, 9, 0, 31)])
+    box.forget(WORLD, 1)
+    assert not box.submit(parcel(1, 0, 31))
+    assert box.forget(WORLD, 0)
+    assert box.may_land(WORLD, 0, [Landing(0, 9, 0, 31)]) == []
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("submit"), st.integers(0, 5), st.integers(0, 60)),
+            st.tuples(st.just("enter"), st.integers(0, 5), st.just(0)),
+        ),
+        max_size=60,
+    )
+)
+def test_in_any_story_the_credit_holds_and_everything_goes_out_once_and_in_order(story) -> None:
+    box = outbox()
+    gone: list[Parcel] = []
+    submitted: list[Parcel] = []
+    entered = 0
+    for number, (what, operation, size) in enumerate(story):
+        if what == "submit":
+            one = parcel(operation, number, size)
+            submitted.append(one)
+            gone += [one] if box.submit(one) else []
+        else:
+            gone += box.entered(WORLD, operation)
+            entered = max(entered, operation + 1)
+        unasked = sum(len(one.payload) for one in gone if one.operation >= entered)
+        assert unasked == box.unsolicited_bytes <= CREDIT
+    gone += box.entered(WORLD, 5)
+    assert len(gone) == len(set(gone)) == len(submitted)
+    for operation in range(6):
+        in_order = [one.chunk for one in gone if one.operation == operation]
+        assert in_order == sorted(in_order)
