@@ -220,15 +220,16 @@ class ArrivalsDesk:
         #: Connection -> the chunk it is receiving in place.
         self._landings: dict[Connection, Landing] = {}
         self._headers: dict[Connection, Header] = {}
-        #: Chunks of communicators that this rank has not made yet; within the senders' credit.
-        self._strangers: dict[int, list[tuple[Connection, Header, bytes]]] = {}
+        #: Chunks of communicators that this rank has not made yet, by name: no ledger knows them, and what is sent again
+        #: must not be kept again, or the senders' credit would not bound it.
+        self._strangers: dict[int, dict[tuple[int, int, int, int], tuple[Connection, Header, bytes]]] = {}
         #: Not zeroed, so that its pages exist only when something was thrown away.
         self._trash = memoryview(np.empty(CHUNK_BYTES_MAX, np.uint8))  # type: ignore[arg-type]
 
     def add(self, inbox: Inbox) -> None:
         """A communicator exists here from now on."""
         self._inboxes[inbox.communicator] = inbox
-        for connection, header, payload in self._strangers.pop(inbox.communicator, ()):
+        for connection, header, payload in self._strangers.pop(inbox.communicator, {}).values():
             self.chunk(connection, header, memoryview(payload))
 
     def destination(self, connection: Connection, header: Header) -> memoryview:
@@ -277,7 +278,8 @@ class ArrivalsDesk:
         self._verify(connection, header)
         inbox = self._inboxes.get(header.communicator)
         if inbox is None:
-            self._strangers.setdefault(header.communicator, []).append((connection, header, bytes(payload)))
+            name = (header.operation, header.step, header.source, header.chunk)
+            self._strangers.setdefault(header.communicator, {})[name] = (connection, header, bytes(payload))
             return
         inbox.note(header)
         self._count(connection, header)

@@ -30,6 +30,7 @@ from r2ccl.protocol import liveness, nic_session
 from r2ccl.protocol.health import Health, OwnStall
 from r2ccl.protocol.liveness import PeerLiveness
 from r2ccl.protocol.wire import Kind, Notice, pack_control
+from r2ccl.topology import Nic
 
 
 class HealthMonitor(Actor):
@@ -176,12 +177,12 @@ class HealthMonitor(Actor):
         if port is None or port.is_up is isinstance(message, NicCameBack):
             return
         if isinstance(message, NicWentDown):
-            self._shared.events.record("nic", nic=port.nic.name, state="UP->DOWN", cause=message.cause)
+            self._shared.events.record("nic", **_named(port.nic), state="UP->DOWN", cause=message.cause)
             # Told before the links are: lanes that move to a spare as a whole are not bound one by one before.
             self._nic_changed(message)
             port.nic_went_down(message.cause)
         else:
-            self._shared.events.record("nic", nic=port.nic.name, state="DOWN->UP", cause="carrier")
+            self._shared.events.record("nic", **_named(port.nic), state="DOWN->UP", cause="carrier")
             self._nic_changed(message)
             port.nic_came_back()
         for peer in self._shared.peers:
@@ -254,3 +255,9 @@ class HealthMonitor(Actor):
                 continue
             for key in [key for key in port.links if key[0] == peer]:
                 port.probe(peer, key[1])
+
+
+def _named(nic: Nic) -> dict[str, str]:
+    """A NIC in an event: by its index, and by the system's name where that says more."""
+    name = f"nic{nic.index}"
+    return {"nic": name} if nic.name == name else {"nic": name, "device": nic.name}

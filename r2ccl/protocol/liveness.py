@@ -138,7 +138,7 @@ class PeerLiveness:
 
     def timer_fired(self, token: int) -> list[Effect]:
         """A timer that this machine armed."""
-        if token != self._token or self.is_over:
+        if token != self._token or self.state not in (PeerState.DOUBTED, PeerState.CUT_OFF):
             return []
         self._probes += 1
         if self.state is PeerState.DOUBTED:

@@ -235,7 +235,7 @@ def kept(runtime: Runtime) -> list[str]:
 def stranded_bytes(runtime: Runtime) -> int:
     """Bytes of chunks for communicators that the rank has not made yet."""
     strangers = runtime.desk._strangers.values()
-    return sum(len(data) for arrived in strangers for _, _, data in arrived)
+    return sum(len(data) for arrived in strangers for _, _, data in arrived.values())
 
 
 def open_ends(loop: asyncio.AbstractEventLoop, devices: list[MemoryDevice]) -> list[str]:

@@ -108,14 +108,26 @@ def test_a_full_lane_has_always_asked_for_an_acknowledgement_of_something_it_hol
 def test_the_estimate_follows_what_is_acknowledged_and_the_window_follows_the_estimate() -> None:
     subject = lane(bandwidth=1e8)
     now = 0.0
+    previous = parcel()
+    subject.put(previous, now)
     for chunk in range(400):
-        sent = parcel(chunk)
-        subject.put(sent, now)
+        following = parcel(chunk)
+        subject.put(following, now)
         now += CHUNK / 5e8
-        subject.settle(sent, now)
+        subject.settle(previous, now)
+        previous = following
     assert subject.bandwidth == pytest.approx(5e8, rel=0.01)
     assert subject.round_trip_s == pytest.approx(CHUNK / 5e8)
     assert subject.window_bytes == pytest.approx(HEADROOM * 5e8 * ROUND_TRIP_MIN_S, rel=0.01)
+
+
+def test_a_chunk_that_goes_alone_measures_the_round_trip_and_not_the_bandwidth() -> None:
+    subject = lane()
+    for chunk in range(100):
+        sent = parcel(chunk)
+        subject.put(sent, float(chunk))
+        subject.settle(sent, chunk + 0.5)
+    assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.5)
 
 
 def test_small_chunks_say_nothing_about_bandwidth_or_round_trip() -> None:
@@ -143,22 +155,23 @@ def test_the_shortest_round_trip_is_kept_for_a_while_and_then_replaced() -> None
 
 
 def test_the_window_never_falls_below_two_chunks() -> None:
-    subject = lane(bandwidth=1e3)
-    for chunk in range(10):
-        sent = parcel(chunk)
-        subject.put(sent, 100.0 * chunk)
-        subject.settle(sent, 100.0 * chunk + 50.0)
-    subject.round_trip_s = 1e-6
-    assert subject.window_bytes >= CHUNKS_MIN * CHUNK
+    subject = lane(bandwidth=1.0)
+    one, two = parcel(1), parcel(2)
+    subject.put(one, 0.0)
+    subject.put(two, 0.0)
+    subject.settle(one, 0.5)
+    subject.settle(two, 1.0)
+    assert subject.window_bytes == CHUNKS_MIN * CHUNK
 
 
 def test_the_next_chunk_goes_where_it_is_expected_to_be_done_first() -> None:
     slow, fast = lane(0, 1e8), lane(1, 1e9)
     assert pick_lane([slow, fast], CHUNK) is fast
     fast.window_bytes = 100 * CHUNK
-    for chunk in range(9):
+    for chunk in range(8):
         fast.put(parcel(chunk), 0.0)
     assert pick_lane([slow, fast], CHUNK) is fast
+    fast.put(parcel(), 0.0)
     fast.put(parcel(), 0.0)
     assert pick_lane([slow, fast], CHUNK) is slow
 
