@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import assert_never
+from typing import Any, assert_never
 
 from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.courier import Courier
@@ -257,7 +257,7 @@ class HealthMonitor(Actor):
                 port.probe(peer, key[1])
 
 
-def _named(nic: Nic) -> dict[str, str]:
+def _named(nic: Nic) -> dict[str, Any]:
     """A NIC in an event: by its index, and by the system's name where that says more."""
     name = f"nic{nic.index}"
     return {"nic": name} if nic.name == name else {"nic": name, "device": nic.name}
