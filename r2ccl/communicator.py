@@ -102,7 +102,7 @@ class Communicator:
     ) -> Work:
         if timeout is None:
             timeout = self._runtime.shared.settings.timeout_s
-        elif not timeout > 0:
+        elif not (isinstance(timeout, (int, float, np.number)) and timeout > 0):
             raise UsageError(f"{kind.value}: timeout={timeout!r} must be a positive number of seconds, or None")
         planned = self._plans.plan(kind, buffer, op, root)
         return self._coordinator.submit(planned, buffer, result, timeout)

@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="auto",
         help="tests that make network namespaces: where possible (auto), always (require), never (no)",
     )
+    parser.addoption(
+        "--rewrite-stories", action="store_true", help="write anew what the stories of tests/stories lead to"
+    )
 
 
 def namespaces_refused() -> str:

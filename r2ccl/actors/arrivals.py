@@ -220,8 +220,8 @@ class ArrivalsDesk:
         #: Connection -> the chunk it is receiving in place.
         self._landings: dict[Connection, Landing] = {}
         self._headers: dict[Connection, Header] = {}
-        #: Chunks of communicators that this rank has not made yet, by name: no ledger knows them, and what is sent again
-        #: must not be kept again, or the senders' credit would not bound it.
+        #: Chunks of communicators that this rank has not made yet, by name: no ledger knows them, and what is sent
+        #: again must not be kept again, or the senders' credit would not bound it.
         self._strangers: dict[int, dict[tuple[int, int, int, int], tuple[Connection, Header, bytes]]] = {}
         #: Not zeroed, so that its pages exist only when something was thrown away.
         self._trash = memoryview(np.empty(CHUNK_BYTES_MAX, np.uint8))  # type: ignore[arg-type]

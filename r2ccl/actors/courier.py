@@ -71,7 +71,11 @@ class Courier:
             if lane is not None:
                 self.put(lane, parcel)
                 return
-        outbox.waiting.append(parcel)
+        waiting = outbox.waiting
+        place = len(waiting)
+        while place and waiting[place - 1].operation > parcel.operation:
+            place -= 1
+        waiting.insert(place, parcel)
 
     def pump(self, peer: int) -> None:
         """A lane has room again, or is new: send what waits."""
@@ -252,14 +256,21 @@ class Courier:
         return [link for port in self._ports for link in port.links.values() if link.id.peer == peer and link.is_up]
 
     def notify(self, peer: int) -> None:
-        """Tell the peer which of our NICs and links to it are out of service, on any live path (decision 19)."""
+        """Tell the peer which of our NICs and links to it are out of service, on any live path (decision 19).
+
+        Not of links that the peer ended itself: it may have let them in again before the notice comes, and would take
+        that for a new loss.
+        """
         self._notice_version += 1
         down = tuple(port.nic.index for port in self._ports if not port.is_up)
         links = tuple(
             (link.id.local_nic, link.id.remote_nic, link.session.incident)
             for port in self._ports
             for link in port.links.values()
-            if link.id.peer == peer and link.session.state is LinkState.DOWN and link.session.incident
+            if link.id.peer == peer
+            and link.session.state is LinkState.DOWN
+            and link.session.incident
+            and not link.session.ended_by_peer
         )
         links += tuple(
             (key[1], key[2], incident)

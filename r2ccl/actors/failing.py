@@ -1,10 +1,13 @@
 """How operations of one communicator fail, and how everybody learns of it.
 
 The first rank to fail an operation tells all others until each has acknowledged it; everyone fails what it has not
-completed from that operation on, with the same cause (decision 8). Several may be first, and not with the same operation:
-who had completed more fails a later one. So failures go on downwards: one of an earlier operation is not covered by one
-of a later, and is told anew; nor may calls that a rank has not made yet be left to wait for it, as it makes no more. Before an error reaches the caller, every byte of
-its buffers is back: unsent chunks are withdrawn, connections in the middle of one are ended (decision 7).
+completed from that operation on, with the same cause (decision 8). Several may be first, and not with the same
+operation: who had completed more fails a later one. So failures go on downwards: that of an earlier operation is not
+covered by one of a later, and is told anew. Calls that a rank has not made yet count as failed by it, as it makes no
+more: nobody is left waiting for it.
+
+Before an error reaches the caller, every byte of its buffers is back: unsent chunks are withdrawn, connections in the
+middle of one are ended (decision 7).
 """
 
 from __future__ import annotations

@@ -101,6 +101,9 @@ class HealthMonitor(Actor):
                 if link.watched or (link.lane is not None and link.lane.outstanding):
                     busy = True
                     self._look_at(port, link, now, late)
+                else:
+                    # Not looked at, so nobody knows whether bytes were in flight all the time until the next look.
+                    link.health.void()
         if busy:
             self.look_closely()
         else:
@@ -215,7 +218,7 @@ class HealthMonitor(Actor):
             for link in [link for link in port.links.values() if link.id.peer == peer]:
                 theirs = link.id.remote_nic
                 if theirs in down - before:
-                    port.step(link, nic_session.Withdrawn(f"rank {peer} nic{theirs} is down"))
+                    port.step(link, nic_session.Withdrawn(f"rank {peer} nic{theirs} is down", by_peer=True))
                 elif theirs in before - down:
                     port.step(link, nic_session.Encouraged(usable=port.is_up))
                 if (theirs, port.nic.index) in told:
@@ -228,7 +231,7 @@ class HealthMonitor(Actor):
         if incident <= self._incidents.get(key, 0):
             return
         self._incidents[key] = incident
-        port.step(link, nic_session.Withdrawn(f"rank {link.id.peer} gave it up"))
+        port.step(link, nic_session.Withdrawn(f"rank {link.id.peer} gave it up", by_peer=True))
 
     # Peers.
 

@@ -239,11 +239,15 @@ class Port:
         self._switchboard.peer_answered(peer)
 
     def _probe_answered(self, connection: Connection) -> None:
+        """A probe of ours, or of the peer's, got through: this is the moment to dial the link, if it is down."""
         link = self.links.get((connection.peer, connection.remote_nic))
-        if link is not None and connection in link.dials:
+        if link is None:
+            return
+        if connection in link.dials:
             link.dials.remove(connection)
             connection.abort()
             self._switchboard.peer_answered(connection.peer)
+        self.step(link, session.Encouraged(usable=self.is_up))
 
     def lost(self, connection: Connection, loss: Loss, detail: str) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
@@ -269,7 +273,7 @@ class Port:
         ended = not was_dial and loss in (Loss.END_OF_FILE, Loss.RESET)
         if ended and self._switchboard.connection_ended(peer, loss.value):
             return
-        self.step(link, session.ConnectionFailed(connection.purpose, loss.value))
+        self.step(link, session.ConnectionFailed(connection.purpose, loss.value, by_peer=ended))
 
     def destination(self, connection: Connection, header: Header) -> memoryview:
         """See :class:`~r2ccl.transport.interface.Receiver`."""

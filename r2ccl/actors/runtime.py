@@ -114,7 +114,9 @@ class Runtime:
     def _transport_actor(self, name: str, index: int, box: LaneBox, predecessor: Actor | None) -> TransportActor:
         del predecessor  # what it leaves behind is in the box
         home = self._homes[name]
-        return TransportActor(name, index, home, self.shared, self.courier, box, self._find_spare, self._move)
+        return TransportActor(
+            name, index, home, self.shared, self.courier, box, self._find_spare, self._move, self._offer
+        )
 
     def _health_monitor(self, predecessor: Actor | None) -> HealthMonitor:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE) if predecessor is None else predecessor.mailbox
@@ -268,10 +270,9 @@ class Runtime:
         self.shared.events.record("link", link=str(link.id), state="DOWN", cause=cause)
         self._paths_changed(link.id.peer)
         if link.lane is not None:
+            # Who binds the lane anew tells the peer, when the lane's chunks are back.
             self.supervisor.child(f"transport-{link.lane.index}").tell(LinkLost(link, cause))
-            self.courier.notify(link.id.peer)
         else:
-            # No lane will say again what was said on it.
             self.courier.resync(link.id.peer)
 
     def _paths_changed(self, peer: int) -> None:
@@ -370,13 +371,12 @@ class Runtime:
         self._closing = True
         try:
             deadline = self.shared.clock.now() + timeout_s
-            while self.shared.clock.now() < deadline:
-                waiting = [peer for peer in self.shared.peers if peer not in self._parted]
-                if not waiting:
-                    break
+            while waiting := [peer for peer in self.shared.peers if peer not in self._parted]:
                 for peer in waiting:
                     self._say_goodbye(peer)
-                await self._next_link(min(GOODBYE_REPEAT_S, max(0.0, deadline - self.shared.clock.now())))
+                left_s = max(0.0, deadline - self.shared.clock.now())
+                if not await self._next_link(min(GOODBYE_REPEAT_S, left_s)) and left_s <= GOODBYE_REPEAT_S:
+                    break
         finally:
             self.abort()
 

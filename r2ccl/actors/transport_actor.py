@@ -45,6 +45,7 @@ class TransportActor(Actor):
         box: LaneBox,
         find_spare: Callable[[TransportActor], int | None],
         move: Callable[[TransportActor, int], None],
+        offer: Callable[[Link], None],
     ) -> None:
         super().__init__(name, shared.loop, box)
         self.index = index
@@ -54,6 +55,7 @@ class TransportActor(Actor):
         self._courier = courier
         self._find_spare = find_spare
         self._move = move
+        self._offer = offer
 
     def start(self) -> None:
         """Put lanes that came without a link, as after a move, on what there is."""
@@ -122,9 +124,12 @@ class TransportActor(Actor):
 
     def _link_offered(self, link: Link) -> None:
         lane = self.lanes.get(link.id.peer)
-        if lane is None or lane.link is not None or link.lane is not None or not link.is_up:
+        if lane is None or link.lane is not None or not link.is_up:
             return
-        self._bind(lane, link)
+        if lane.link is None:
+            self._bind(lane, link)
+        else:
+            self._offer(link)  # it found another meanwhile; a lane of somebody else may still look for one
 
     def _bind(self, lane: Lane, link: Link) -> None:
         lane.link = link

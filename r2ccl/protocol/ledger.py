@@ -95,6 +95,13 @@ class Ledger:
         self._touch(name)
         return True, incoming.writers.pop(chunk, None)
 
+    def has(self, operation: int, step: int, source: int, chunk: int) -> bool:
+        """Has the chunk arrived before?"""
+        if operation < self.completed or operation in self._finished:
+            return True
+        incoming = self._open.get((operation, step, source))
+        return incoming is not None and bool(incoming.arrived >> chunk & 1)
+
     def forsake(self, operation: int, step: int, source: int, chunk: int, writer: Any) -> None:
         """The connection ended, or its bytes were spoiled, before the chunk was complete: the name is free again."""
         incoming = self._open.get((operation, step, source))
@@ -102,11 +109,8 @@ class Ledger:
             del incoming.writers[chunk]
 
     def spoiled(self, operation: int, step: int, source: int, chunk: int) -> None:
-        """The chunk came with a wrong checksum: it is to be asked for until it comes right."""
-        incoming = self._open.get((operation, step, source))
-        arrived = incoming is not None and incoming.arrived >> chunk & 1
-        if operation >= self.completed and operation not in self._finished and not arrived:
-            self._spoiled.add((operation, step, source, chunk))
+        """The chunk came with a wrong checksum and is not here: it is to be asked for until it comes right."""
+        self._spoiled.add((operation, step, source, chunk))
 
     def missing(self, source: int) -> list[tuple[int, int, int]]:
         """(operation, step, chunk) to ask ``source`` for again: a first request may have been lost with its path."""

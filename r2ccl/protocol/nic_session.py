@@ -63,17 +63,19 @@ class Established:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailed:
-    """A connection ended, or a dial failed."""
+    """A connection ended, or a dial failed. ``by_peer``: it was the peer who ended it."""
 
     purpose: int
     cause: str
+    by_peer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Out of service by decision: silence, NIC down here, or the peer said so."""
+    """Out of service by decision: silence, NIC down here, or the peer said so (``by_peer``)."""
 
     cause: str
+    by_peer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class NicSession:
         "_up_since_s",
         "cause",
         "dialler",
+        "ended_by_peer",
         "flaps",
         "incident",
         "state",
@@ -184,6 +187,8 @@ class NicSession:
         self.state = LinkState.ABSENT
         #: Why it is down; empty when it is not.
         self.cause = ""
+        #: It is down because the peer took it out of service, so the peer need not be told.
+        self.ended_by_peer = False
         #: Our own NIC is up, as far as we know. While it isn't, dialling is pointless.
         self.usable = True
         #: Losses in a row, each soon after the link had come back.
@@ -207,9 +212,9 @@ class NicSession:
             case Established():
                 return self._established(event, now)
             case ConnectionFailed():
-                return self._gone(event.cause, now)
+                return self._gone(event.cause, now, event.by_peer)
             case Withdrawn():
-                return self._gone(event.cause, now)
+                return self._gone(event.cause, now, event.by_peer)
             case Surrendered():
                 return self._surrendered(now)
             case Encouraged():
@@ -238,7 +243,7 @@ class NicSession:
         effects: list[Effect] = []
         if event.purpose in self._standing:
             # The peer dialled anew, so to it the connection that we hold is gone.
-            effects += self._lose("replaced by the peer", now)
+            effects += self._lose("replaced by the peer", now, by_peer=True)
         self._standing |= {event.purpose}
         if self._standing != _BOTH or self.state in (LinkState.UP, LinkState.PROBATION):
             return effects
@@ -269,13 +274,13 @@ class NicSession:
             return [self._go_up(now)]
         return []
 
-    def _gone(self, cause: str, now: float) -> list[Effect]:
+    def _gone(self, cause: str, now: float, by_peer: bool) -> list[Effect]:
         """A connection failed, or the link is out of service by decision; nothing to do if there is no link."""
         if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
             return []
-        return self._lose(cause, now)
+        return self._lose(cause, now, by_peer)
 
-    def _lose(self, cause: str, now: float) -> list[Effect]:
+    def _lose(self, cause: str, now: float, by_peer: bool = False) -> list[Effect]:
         was = self.state
         if was is LinkState.UP and now - self._up_since_s > self.times.stable_s:
             self.flaps = 0
@@ -284,6 +289,7 @@ class NicSession:
             self._trusted = False
         self.state = LinkState.DOWN
         self.cause = cause
+        self.ended_by_peer = by_peer
         self._standing = frozenset()
         effects: list[Effect] = [AbortConnections()]
         if was is LinkState.UP:

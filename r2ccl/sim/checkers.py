@@ -104,7 +104,9 @@ class Answers:
         if right is None:
             right = self._right[key] = self._wanted(communicator, number, got)
         if got != right:
-            self._complaints.add(f"rank {rank} communicator {communicator} call {number} {call}: {_where(call, got, right)}")
+            self._complaints.add(
+                f"rank {rank} communicator {communicator} call {number} {call}: {_where(call, got, right)}"
+            )
         digest = hashlib.blake2b(got, digest_size=8).hexdigest()
         self.digests.setdefault(key, digest)
         return digest
@@ -145,18 +147,20 @@ class Deliveries:
         self._memory = Memory(coordinator, complaints)
         #: (operation, receive) -> bit i is set when chunk i passed.
         self._passed: dict[tuple[int, int], int] = {}
+        #: Operation -> chunks that passed, and that must pass before it ends.
         self._chunks: Counter[int] = Counter()
+        self._due: dict[int, int] = {}
         self.total = 0
         coordinator.inbox.coordinator = self
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
         """See :class:`~r2ccl.actors.arrivals.Coordinator`."""
-        self._count(operation.number, receive, chunk)
+        self._count(operation, receive, chunk)
         self._coordinator.piece_arrived(operation, receive, chunk, scratch)
 
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:
         """See :class:`~r2ccl.actors.arrivals.Coordinator`."""
-        self._count(operation.number, receive, chunk)
+        self._count(operation, receive, chunk)
         self._coordinator.whole_arrived(operation, receive, chunk, payload)
 
     def calls_differ(self, header: Header) -> None:
@@ -176,21 +180,22 @@ class Deliveries:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coordinator, name)
 
-    def ended(self, operation: int, receive_chunks: tuple[int, ...]) -> None:
+    def ended(self, operation: int) -> None:
         """The operation ended well on this rank."""
-        if self._chunks[operation] != sum(receive_chunks):
-            self._complaints.add(
-                f"rank {self._rank} operation {operation} ended with {self._chunks[operation]} of {sum(receive_chunks)} chunks"
-            )
+        came, due = self._chunks.pop(operation, 0), self._due.pop(operation, 0)
+        if came != due:
+            self._complaints.add(f"rank {self._rank} operation {operation} ended with {came} of {due} chunks")
 
-    def _count(self, operation: int, receive: int, chunk: int) -> None:
-        self._history.note(self._rank, f"{self._communicator} {operation} {receive} {chunk}")
+    def _count(self, operation: Operation, receive: int, chunk: int) -> None:
+        number = operation.number
+        self._history.note(self._rank, f"{self._communicator} {number} {receive} {chunk}")
         self.total += 1
-        passed = self._passed.get((operation, receive), 0)
+        passed = self._passed.get((number, receive), 0)
         if passed >> chunk & 1:
-            self._complaints.add(f"rank {self._rank} operation {operation} receive {receive}: chunk {chunk} came twice")
-        self._passed[operation, receive] = passed | 1 << chunk
-        self._chunks[operation] += 1
+            self._complaints.add(f"rank {self._rank} operation {number} receive {receive}: chunk {chunk} came twice")
+        self._passed[number, receive] = passed | 1 << chunk
+        self._chunks[number] += 1
+        self._due[number] = sum(operation.planned.waits.receive_chunks)
 
 
 class Memory:

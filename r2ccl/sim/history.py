@@ -1,7 +1,8 @@
 """What happened in a world, as one number and the last few lines.
 
-Two runs of one seed must take the same steps. Keeping all steps would cost more than the world itself, so each line goes
-into a running hash and is then forgotten, but for the latest of each rank: those are the story that a failing seed tells.
+Two runs of one seed must take the same steps. Keeping all steps would cost more than the world itself, so each line
+goes into a running hash and is then forgotten, but for the latest of each rank: those are the story that a failing seed
+tells.
 """
 
 from __future__ import annotations

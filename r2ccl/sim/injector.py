@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -22,6 +23,10 @@ class Injector:
         self._random = random.Random(f"faults of {seed}")
         #: Ranks that were killed.
         self.dead: set[int] = set()
+        #: Set while the rank's process is not frozen.
+        self.runs = [asyncio.Event() for _ in world.members]
+        for event in self.runs:
+            event.set()
 
     def arm(self, faults: tuple[Fault, ...]) -> None:
         """From now on."""
@@ -55,7 +60,8 @@ class Injector:
                 return lambda: fabric.restore_link(one, other)
             case FaultKind.FREEZE:
                 fabric.freeze(one[0])
-                return lambda: fabric.thaw(one[0])
+                self.runs[one[0]].clear()
+                return lambda: self._thaw(one[0])
             case FaultKind.CORRUPT:
                 return fabric.corrupt(lambda source, target, header: self._spoils(fault, source, header))
             case FaultKind.LATENCY:
@@ -69,6 +75,10 @@ class Injector:
                 fabric.kill(one[0])
                 self._killed(one[0])
                 return lambda: None
+
+    def _thaw(self, rank: int) -> None:
+        self._fabric.thaw(rank)
+        self.runs[rank].set()
 
     def _spoils(self, fault: Fault, source: Nic, header: Header) -> bool:
         return source == fault.one and header.kind == Kind.CHUNK and self._random.random() < fault.amount

@@ -14,7 +14,7 @@ from typing import Any
 from r2ccl.transport.memory import Process
 
 
-class RankLoop(asyncio.AbstractEventLoop):
+class RankLoop:
     """As much of a loop as actors use."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, process: Process) -> None:

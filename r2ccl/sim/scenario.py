@@ -96,7 +96,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective call, the same on all ranks. ``exact``: its payload is of integers whose partial sums are exact."""
+    """One collective call, the same on all ranks. ``exact``: its payload is integers whose partial sums are exact."""
 
     kind: CollectiveKind
     dtype: str = "uint8"

@@ -62,6 +62,8 @@ def judge(seed: int, one_sided: bool = False, verbose: bool = False) -> Verdict:
             complaints.append(f"a second run took other steps: its history is {second.digest}, not {first.digest}")
         unharmed = trial.run(scenario.unharmed())
         complaints += [f"unharmed: {text}" for text in unharmed.complaints]
+        if unharmed.failovers:
+            complaints.append(f"unharmed: {unharmed.failovers} failovers in a world where nothing was wrong")
         complaints += _differences(first.results, unharmed.results)
     return Verdict(
         seed=seed,
@@ -155,18 +157,22 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
     }
     verdict = f"{len(failed)} FAILED: {', '.join(map(str, failed))}" if failed else "all green"
     return (
-        f"{len(verdicts)} worlds, {verdict}; {total['ended_well']} operations ended well, {total['ended_badly']} as they "
-        f"had to fail; {total['chunks']} chunks, {total['resent_chunks']} resent, {total['failovers']} failovers; "
-        f"{total['virtual_s']:.0f} s of virtual time"
+        f"{len(verdicts)} worlds, {verdict}; {total['ended_well']} operations ended well, "
+        f"{total['ended_badly']} failed as they had to; {total['chunks']} chunks, {total['resent_chunks']} resent, "
+        f"{total['failovers']} failovers; {total['virtual_s']:.0f} s of virtual time"
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m r2ccl.sim.swarm", description="Run many simulated worlds with faults.")
+    parser = argparse.ArgumentParser(
+        prog="python -m r2ccl.sim.swarm", description="Run many simulated worlds with faults."
+    )
     parser.add_argument("--seeds", type=int, default=50, metavar="N", help="how many (default 50)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first seed (default 0)")
     parser.add_argument("--seed", type=int, metavar="N", help="this seed alone")
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes (default 2)")
+    parser.add_argument(
+        "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes (default 2)"
+    )
     parser.add_argument("--one-sided", action="store_true", help="NICs that write into the peer's memory")
     parser.add_argument("--verbose", action="store_true", help="a line per seed; with --seed all that happens")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")

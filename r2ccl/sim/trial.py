@@ -1,10 +1,10 @@
 """Runs one scenario: ranks that call, faults that happen, observers that look; then a healed phase that must converge.
 
-    safety phase     every rank calls its program at its own pace while faults come and go. What may end badly is said by
-                     the scenario's promise; whatever ends well must be right.
-    healed phase     (where no peer was lost) links come back and lanes find them, without being asked; then all ranks call
-                     once more. (Where one was lost) every call on every survivor raises PeerLost.
-    the end          nothing is owed or kept; all close; nothing is left open.
+safety phase     every rank calls its program at its own pace while faults come and go. What may end badly is said by
+                 the scenario's promise; whatever ends well must be right.
+healed phase     (where no peer was lost) links come back and lanes find them, without being asked; then all ranks call
+                 once more. (Where one was lost) every call on every survivor raises PeerLost.
+the end          nothing is owed or kept; all close; nothing is left open.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -97,16 +98,13 @@ class Trial:
         self.calls = tuple((*calls, healed, Call(CollectiveKind.BARRIER)) for calls in scenario.calls)
         self.answers = Answers(scenario.seed, scenario.shape.ranks, self.calls, self.complaints)
         self.injector = Injector(self.world, self.history, self._killed, scenario.seed)
-        self.devices: list[MemoryDevice] = [
-            port.device  # type: ignore[misc]
-            for runtime in self.world.runtimes
-            for port in runtime.ports
-        ]
+        self.devices = [cast(MemoryDevice, port.device) for runtime in self.world.runtimes for port in runtime.ports]
         #: (rank, communicator) -> what stands between inbox and coordinator.
         self.deliveries: dict[tuple[int, int], Deliveries] = {}
         self._communicators: dict[tuple[int, int], Communicator] = {}
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
         self._works: list[Work] = []
+        self._failovers = 0
         self._ended_well = 0
         self._ended_badly = 0
         self._finished_at_s = 0.0
@@ -127,28 +125,36 @@ class Trial:
             await asyncio.sleep(max(0.0, began + self.scenario.heals_s + 0.001 - self._loop.time()))
             self.history.tell(-1, "healed")
             if not self.scenario.promise.loses_a_peer:
-                await self._converged()
+                await self._until_nothing(self._missing, self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S)
+                self.history.tell(-1, "all links are back")
             if not self.complaints.texts:
                 await self._phase(self._healed, lost_s + END_WITHIN_S)
+            if self.scenario.promise.loses_a_peer:
+                await self._until_nothing(self._ignorant, lost_s + KNOWN_WITHIN_S)
             if not self.complaints.texts:
-                await self._settled()
+                await self._until_nothing(self._kept, SETTLE_WITHIN_S)
+            self._failovers = sum(runtime.shared.counters.failovers for runtime in self.world.runtimes)
             await self._close()
             for work in self._works:
                 work.exception()  # seen: what a failing trial left behind must not speak up in the next
 
-    async def _phase(self, part: Callable[[int, int], asyncio.coroutines.Coroutine], within_s: float) -> None:  # type: ignore[type-arg]
+    async def _phase(self, part: Callable[[int, int], Coroutine[Any, Any, None]], within_s: float) -> None:
         try:
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
                 for communicator in range(len(self.calls)):
                     for rank in self._alive:
-                        task = group.create_task(part(rank, communicator), name=f"rank {rank} communicator {communicator}")
+                        task = group.create_task(
+                            part(rank, communicator), name=f"rank {rank} communicator {communicator}"
+                        )
                         self._tasks.setdefault(rank, []).append(task)
         except TimeoutError:
             for (rank, communicator), handle in sorted(self._communicators.items()):
                 coordinator = handle._coordinator
                 if coordinator.running and rank not in self.injector.dead:
                     open_calls = [f"{n} {op.planned.call}" for n, op in sorted(coordinator.running.items())]
-                    self.complaints.add(f"rank {rank} communicator {communicator} does not end: {'; '.join(open_calls)}")
+                    self.complaints.add(
+                        f"rank {rank} communicator {communicator} does not end: {'; '.join(open_calls)}"
+                    )
             self.complaints.add(f"not all operations ended within {within_s:.1f} s")
 
     @property
@@ -179,19 +185,16 @@ class Trial:
 
     async def _healed(self, rank: int, communicator: int) -> None:
         handle = self._communicator(rank, communicator)
-        failed = handle._coordinator.failing.error is not None
         for number in range(len(self.scenario.calls[communicator]), len(self.calls[communicator])):
             started = self._call(rank, communicator, number, handle)
-            failed = started is None or not await self._end(rank, communicator, *started) or failed
-        if self.scenario.promise.loses_a_peer and not failed:
-            self.complaints.add(f"rank {rank} communicator {communicator} never heard that a rank was lost")
+            if started is not None:
+                await self._end(rank, communicator, *started)
 
     async def _pause(self, rank: int, pause_s: float) -> None:
         """The caller computes; longer, if its process is stopped."""
         if pause_s:
             await asyncio.sleep(pause_s)
-        while self.world.fabric.process(rank).frozen:
-            await asyncio.sleep(0.01)
+        await self.injector.runs[rank].wait()
 
     def _communicator(self, rank: int, number: int) -> Communicator:
         """The rank's handle of the n-th communicator, made on first use: ranks don't make it at the same time."""
@@ -223,7 +226,7 @@ class Trial:
                     work = handle.all_reduce(x, call.op)
                 case CollectiveKind.BROADCAST:
                     work = handle.broadcast(x, call.root)
-                case CollectiveKind.BARRIER:
+                case _:
                     work = handle.barrier()
         except R2cclError as error:
             self._failed(rank, communicator, number, error)
@@ -238,6 +241,7 @@ class Trial:
             self._failed(rank, communicator, number, error)
             return False
         self._ended_well += 1
+        self.deliveries[rank, communicator].ended(work.operation)
         digest = self.answers.ended(communicator, number, rank, x)
         self.history.tell(rank, f"ended {communicator}.{number} {digest}")
         return True
@@ -260,16 +264,25 @@ class Trial:
 
     # What must be true in the end.
 
-    async def _converged(self) -> None:
-        """All links of the plan are up again, and every lane has one."""
-        deadline = self._loop.time() + self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S
-        while (missing := self._missing()) and self._loop.time() < deadline:
+    async def _until_nothing(self, left: Callable[[], list[str]], within_s: float) -> None:
+        """Wait until nothing is left, and complain of what is left in the end."""
+        for _ in range(int(within_s / LOOK_EVERY_S)):
+            if not left():
+                return
             await asyncio.sleep(LOOK_EVERY_S)
-        for text in missing:
+        for text in left():
             self.complaints.add(text)
-        self.history.tell(-1, "converged")
+
+    def _ignorant(self) -> list[str]:
+        """Every communicator of every survivor must have failed, also one with nothing to do."""
+        return [
+            f"rank {rank} communicator {communicator} never heard that a rank was lost"
+            for (rank, communicator), handle in sorted(self._communicators.items())
+            if rank not in self.injector.dead and handle._coordinator.failing.error is None
+        ]
 
     def _missing(self) -> list[str]:
+        """All links of the plan must be up again, and every lane must have one."""
         missing = []
         for runtime in self.world.runtimes:
             for peer in runtime.shared.peers:
@@ -286,14 +299,9 @@ class Trial:
                 ]
         return missing
 
-    async def _settled(self) -> None:
-        """Everything is acknowledged, and nothing is kept."""
-        deadline = self._loop.time() + SETTLE_WITHIN_S
-        runtimes = [self.world.runtimes[rank] for rank in self._alive]
-        while (left := [text for runtime in runtimes for text in kept(runtime)]) and self._loop.time() < deadline:
-            await asyncio.sleep(LOOK_EVERY_S)
-        for text in left:
-            self.complaints.add(text)
+    def _kept(self) -> list[str]:
+        """Everything must be acknowledged, and nothing may be kept."""
+        return [text for rank in self._alive for text in kept(self.world.runtimes[rank])]
 
     async def _close(self) -> None:
         began = self._loop.time()
@@ -319,7 +327,7 @@ class Trial:
             results=self.answers.digests,
             chunks=sum(delivery.total for delivery in self.deliveries.values()),
             resent_chunks=sum(total["resent_chunks"] for total in totals if isinstance(total, dict)),
-            failovers=sum(runtime.shared.counters.failovers for runtime in self.world.runtimes),
+            failovers=self._failovers,
             virtual_s=self._finished_at_s,
             ended_well=self._ended_well,
             ended_badly=self._ended_badly,

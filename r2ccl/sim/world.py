@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Callable
+from typing import cast
 
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
@@ -68,7 +69,7 @@ class World:
         return dataclasses.replace(device.nic, endpoint=device.reserve())
 
     def _runtime(self, rank: int, devices: list[Device]) -> Runtime:
-        loop = RankLoop(self.loop, self.fabric.process(rank))
+        loop = cast(asyncio.AbstractEventLoop, RankLoop(self.loop, self.fabric.process(rank)))
         shared = Shared(
             rank,
             self.members,

@@ -306,17 +306,22 @@ class _Handshake:
             self._fail(loss_of(error), str(error))
 
     def _readable(self) -> None:
-        assert self._sock is not None
-        try:
-            data = self._sock.recv(HANDSHAKE_READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._fail(loss_of(error), str(error))
-            return
-        if not data:
-            self._fail(Loss.RESET, "ended during the handshake")
-            return
+        """Read until the socket says that it is empty: see TcpConnection."""
+        while not self._ended:
+            assert self._sock is not None
+            try:
+                data = self._sock.recv(HANDSHAKE_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(loss_of(error), str(error))
+                return
+            if not data:
+                self._fail(Loss.RESET, "ended during the handshake")
+                return
+            self._hear(data)
+
+    def _hear(self, data: bytes) -> None:
         try:
             answer = self._machine.receive_data(data)
         except HandshakeRefused as refused:

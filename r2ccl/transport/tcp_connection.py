@@ -72,6 +72,8 @@ class TcpConnection:
         self._queue: deque[Frame] = deque()
         self._taken = 0
         self._writing = False
+        #: A further reading is scheduled, whether or not the socket reports anything.
+        self._reading_soon = False
         #: Bytes [_start, _end) of the inbox are unparsed.
         self._inbox = memoryview(bytearray(INBOX_BYTES))
         self._start = 0
@@ -204,13 +206,22 @@ class TcpConnection:
             self._target = memoryview(bytearray(len(self._target)))
 
     def _readable(self) -> None:
+        """Read until the socket is empty, or others should have their turn.
+
+        Until it *says* that it is empty: after a reset uvloop reports no further events, so what we left unread, the
+        error itself included, would never be heard of.
+        """
+        self._reading_soon = False
         for _ in range(READS_PER_TURN):
             sock = self._sock
             if sock is None:
                 return
             try:
                 target = self._target
-                drained = self._read_inbox(sock) if target is None else self._read_target(sock, target)
+                if target is None:
+                    self._read_inbox(sock)
+                else:
+                    self._read_target(sock, target)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -219,37 +230,33 @@ class TcpConnection:
             except BadFrame as bad:
                 self._lose(Loss.BAD_FRAME, str(bad))
                 return
-            if drained:
-                break
+        else:
+            if self.is_open and not self._reading_soon:
+                self._reading_soon = True
+                self._loop.call_soon(self._readable)
         if self.is_open:
             self._receiver.batch_ended(self)
 
-    def _read_inbox(self, sock: socket.socket) -> bool:
-        """Returns whether the socket is surely drained."""
+    def _read_inbox(self, sock: socket.socket) -> None:
         received = sock.recv_into(self._inbox[self._end :])
         if received == 0:
             self._lose(Loss.END_OF_FILE, "the peer closed")
-            return True
-        drained = received < INBOX_BYTES - self._end
+            return
         self._end += received
         self._parse()
-        return drained
 
-    def _read_target(self, sock: socket.socket, target: memoryview) -> bool:
+    def _read_target(self, sock: socket.socket, target: memoryview) -> None:
         rest = target[self._filled :]
         received = sock.recvmsg_into((rest, self._inbox[:HEADER_BYTES]))[0]
         if received == 0:
             self._lose(Loss.END_OF_FILE, "the peer closed")
-            return True
-        if received < len(rest):
+        elif received < len(rest):
             self._filled += received
-            return True
-        self._start, self._end = 0, received - len(rest)
-        self._target_filled()
-        if self._end == HEADER_BYTES and self.is_open:
-            self._parse()
-            return False
-        return True
+        else:
+            self._start, self._end = 0, received - len(rest)
+            self._target_filled()
+            if self._end == HEADER_BYTES and self.is_open:
+                self._parse()
 
     def _target_filled(self) -> None:
         header, target = self._header, self._target

@@ -277,7 +277,9 @@ def test_a_rank_on_its_own_is_complete_before_it_begins() -> None:
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 9))
 def test_chunks_cut_a_segment_without_gap_or_overlap(start: int, length: int, chunk_elements: int) -> None:
     waits = prepare(Program(0, 100, (), ()), chunk_elements)
-    pieces = [waits.chunk_range(start, start + length, c) for c in range(chunks_of(start, start + length, chunk_elements))]
+    pieces = [
+        waits.chunk_range(start, start + length, c) for c in range(chunks_of(start, start + length, chunk_elements))
+    ]
     assert pieces[0][0] == start
     assert pieces[-1][1] == start + length
     assert all(one[1] == other[0] for one, other in zip(pieces, pieces[1:], strict=False))

@@ -126,6 +126,20 @@ def test_a_duplicate_of_a_completed_operation_is_acknowledged_by_the_number_alon
     assert ledger.acknowledge(SENDER) == ()
 
 
+def test_what_has_arrived_is_known_by_name_also_when_its_operation_is_over() -> None:
+    ledger = Ledger()
+    assert not ledger.has(1, 0, SENDER, 3)
+    ledger.offer(1, 0, SENDER, 3, "a")
+    assert not ledger.has(1, 0, SENDER, 3)
+    ledger.accept(1, 0, SENDER, 3)
+    assert ledger.has(1, 0, SENDER, 3)
+    assert not ledger.has(1, 0, SENDER, 2)
+    ledger.finish(1)
+    assert ledger.has(1, 0, SENDER, 2)
+    ledger.finish(0)
+    assert ledger.has(0, 0, SENDER, 0)
+
+
 def test_a_spoiled_chunk_is_missing_until_it_comes_right() -> None:
     ledger = Ledger()
     ledger.spoiled(3, 1, SENDER, 9)
@@ -134,8 +148,6 @@ def test_a_spoiled_chunk_is_missing_until_it_comes_right() -> None:
     assert ledger.missing(SENDER) == [(3, 0, 2), (3, 1, 9)]
     ledger.accept(3, 0, SENDER, 2)
     assert ledger.missing(SENDER) == [(3, 1, 9)]
-    ledger.spoiled(3, 0, SENDER, 2)
-    assert ledger.missing(SENDER) == [(3, 1, 9)], "a spoiled duplicate is not missed"
     ledger.accept(3, 1, SENDER, 9)
     assert ledger.missing(SENDER) == []
     assert ledger.missing(SENDER + 1) == [(3, 0, 2)]
@@ -221,7 +233,9 @@ class Journey:
         counts, owner = self.ledger.accept(parcel.operation, parcel.step, SENDER, parcel.chunk)
         if counts:
             owners = [carrier.name] if offer is Offer.FIRST else [other.name for other in rivals]
-            assert owners == ([] if owner is None else [owner]), "who writes to the destination must be known, one at most"
+            assert owners == ([] if owner is None else [owner]), (
+                "who writes to the destination must be known, one at most"
+            )
             self.arrived[parcel.operation, parcel.step, parcel.chunk] += 1
             self.left[parcel.operation] -= 1
             if not self.left[parcel.operation]:
@@ -262,9 +276,7 @@ def test_on_any_wire_everything_arrives_once_and_is_settled_once_and_nothing_is_
         for _ in range(steps):
             journey.step()
     settled_before_it_arrived = [
-        parcel
-        for parcel in journey.settled
-        if not journey.arrived[parcel.operation, parcel.step, parcel.chunk]
+        parcel for parcel in journey.settled if not journey.arrived[parcel.operation, parcel.step, parcel.chunk]
     ]
     assert not settled_before_it_arrived
     journey.heal()

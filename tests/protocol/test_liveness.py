@@ -54,8 +54,8 @@ ACTS: dict[str, Act] = {
     "stale timer": lambda peer: peer.timer_fired(0),
 }
 ALIVE, DOUBTED, CUT_OFF, LEFT, GONE = PeerState
-PROBE_SOON = [Probe(), ArmTimer(1, PROBE_INTERVAL_S)]
-PROBE_NEXT = [Probe(), ArmTimer(2, PROBE_INTERVAL_S)]
+PROBE_SOON: list[Effect] = [Probe(), ArmTimer(1, PROBE_INTERVAL_S)]
+PROBE_NEXT: list[Effect] = [Probe(), ArmTimer(2, PROBE_INTERVAL_S)]
 TABLE: dict[PeerState, dict[str, tuple[PeerState, list[Effect]]]] = {
     ALIVE: {
         "connection_ended": (DOUBTED, PROBE_SOON),
@@ -103,7 +103,7 @@ def test_every_event_in_every_state(state: PeerState, act: str) -> None:
 
 def run_out(peer: PeerLiveness, armed: ArmTimer) -> tuple[list[float], list[Effect]]:
     """Let timers fire until none is armed; the delays, and the last effects."""
-    delays = []
+    delays: list[float] = []
     effects: list[Effect] = [armed]
     while effects and isinstance(effects[-1], ArmTimer) and len(delays) < 1000:
         delays.append(effects[-1].delay_s)
@@ -192,7 +192,9 @@ def test_in_any_story_a_peer_in_doubt_or_cut_off_has_exactly_one_timer_that_coun
     declared = 0
     for act in story:
         effects = (
-            peer.timer_fired(armed.token if armed is not None else -1) if act == "armed timer" else ACTS[act](peer) or []
+            peer.timer_fired(armed.token if armed is not None else -1)
+            if act == "armed timer"
+            else ACTS[act](peer) or []
         )
         armed = next((effect for effect in effects if isinstance(effect, ArmTimer)), armed)
         declared += sum(isinstance(effect, Declare) for effect in effects)

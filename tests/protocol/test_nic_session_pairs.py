@@ -1,11 +1,12 @@
 """The sessions of both ends of a link, joined by connections over a wire that dies and returns.
 
-Whatever happened, a link whose wire is whole comes back into service at both ends, within a time that does not depend on
-the story: no state is one to be stuck in.
+Whatever happened, a link whose wire is whole comes back into service at both ends, within a time that does not depend
+on the story: no state is one to be stuck in.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable
@@ -69,7 +70,7 @@ class Pair:
         self._order = itertools.count()
         for end in (0, 1):
             self.tell(end, Wanted())
-            self.later(IDLE_BEAT_S, lambda end=end: self.beat(end))
+            self.later(IDLE_BEAT_S, functools.partial(self.beat, end))
 
     @property
     def states(self) -> list[LinkState]:
@@ -104,7 +105,7 @@ class Pair:
                 case SendEcho():
                     self.echo(end)
                 case ArmTimer():
-                    self.later(effect.delay_s, lambda token=effect.token: self.tell(end, TimerFired(token)))
+                    self.later(effect.delay_s, functools.partial(self.tell, end, TimerFired(effect.token)))
                 case CameUp() | WentDown():
                     self.history.append((self.now, end, type(effect).__name__))
 
@@ -112,7 +113,7 @@ class Pair:
         for line in self.lines[end]:
             if line is not besides:
                 line.ends[end] = False
-                self.send(lambda line=line: self.fail(1 - end, line))
+                self.send(functools.partial(self.fail, 1 - end, line))
         self.lines[end] = [line for line in self.lines[end] if line is besides]
 
     def dial(self, line: Line) -> None:

@@ -1,0 +1,98 @@
+"""Listens to a world's control connections, and to what becomes of chunks that come twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from r2ccl.actors.arrivals import Inbox
+from r2ccl.actors.links import Port
+from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, unpack_body
+from r2ccl.sim.world import World
+from r2ccl.transport.interface import Connection
+
+#: (who, what)
+Tell = Callable[[str, str], None]
+#: Too many to read.
+LEFT_OUT = (Kind.BEAT, Kind.ACK)
+
+
+def listen(world: World, tell: Tell) -> None:
+    """Tell of every control message when it is heard, and of twins."""
+    for rank, runtime in enumerate(world.runtimes):
+        for port in runtime.ports:
+            _tap_port(rank, port, tell)
+        for coordinator in runtime.coordinators.values():
+            _tap_inbox(rank, coordinator.inbox, tell)
+
+
+def _tap_port(rank: int, port: Port, tell: Tell) -> None:
+    control = port.control
+
+    def tapped(connection: Connection, header: Header, body: memoryview) -> None:
+        if header.kind not in LEFT_OUT:
+            what = describe(Kind(header.kind), unpack_body(body))
+            tell(f"rank {header.source} -> {rank}", f"{what} on nic{connection.remote_nic}->nic{connection.local_nic}")
+        control(connection, header, body)
+
+    port.control = tapped  # type: ignore[method-assign]
+
+
+def _tap_inbox(rank: int, inbox: Inbox, tell: Tell) -> None:
+    place, landed = inbox.place, inbox.landed
+    twins: dict[Connection, Header] = {}
+
+    def tapped_place(connection: Connection, header: Header) -> Any:
+        owner = _owner(inbox, header)
+        landing = place(connection, header)
+        if landing.inbox is not None and owner is not None:
+            twins[connection] = header
+            tell(f"rank {rank}", f"{_name(header)}: its twin comes in on nic{connection.local_nic}, goes elsewhere")
+        return landing
+
+    def tapped_landed(connection: Connection, landing: Any, header: Header, displace: Any) -> None:
+        def told_displace(loser: Connection) -> None:
+            tell(f"rank {rank}", f"{_name(header)}: nic{connection.local_nic} is done first, nic{loser.local_nic} discards")
+            displace(loser)
+
+        if twins.pop(connection, None) is None:
+            told_displace = displace
+        landed(connection, landing, header, told_displace)
+
+    inbox.place = tapped_place  # type: ignore[method-assign]
+    inbox.landed = tapped_landed  # type: ignore[method-assign]
+
+
+def _owner(inbox: Inbox, header: Header) -> object | None:
+    incoming = inbox.ledger._open.get((header.operation, header.step, header.source))
+    return None if incoming is None else incoming.writers.get(header.chunk)
+
+
+def _name(header: Header) -> str:
+    return f"chunk {header.chunk} of step {header.step} from rank {header.source}"
+
+
+def describe(kind: Kind, body: list[Any]) -> str:
+    """A control message in words."""
+    match kind:
+        case Kind.ENTERED:
+            entered = read_entered(body)
+            state = "finished" if entered.finished else "entered"
+            landings = f", {len(entered.landings)} landings" if entered.landings else ""
+            return f"ENTERED {entered.operation} {entered.call} {state}{landings}"
+        case Kind.ABORT:
+            abort = read_abort(body)
+            return f"ABORT {abort.operation} cause={abort.cause}"
+        case Kind.NOTICE:
+            notice = read_notice(body)
+            links = ", ".join(f"nic{ours}->nic{theirs} (incident {n})" for ours, theirs, n in notice.links_down)
+            nics = ", ".join(f"nic{nic}" for nic in notice.nics_down)
+            return f"NOTICE {notice.version} nics down: {nics or 'none'}; links down: {links or 'none'};"
+        case Kind.GOODBYE:
+            return f"GOODBYE completed={body[1]}{' and heard yours' if body[2] else ''}"
+        case Kind.REPEAT:
+            return f"REPEAT operation {body[1]}, step {body[2]}, chunk {body[3]}"
+        case Kind.FENCED:
+            return f"FENCED {body}"
+        case _:
+            return kind.name
