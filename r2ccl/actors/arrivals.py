@@ -87,7 +87,7 @@ class Inbox:
         """Decide where a chunk goes that is received in place."""
         offer = self.ledger.offer(header.operation, header.step, header.source, header.chunk, connection)
         if offer is Offer.DUPLICATE:
-            self._duplicate(connection, header)
+            self.duplicate(connection, header)
             return Landing(None, None, 0, None)
         operation = self.running.get(header.operation)
         if operation is None:
@@ -205,7 +205,12 @@ class Inbox:
     def _owe(self, header: Header) -> None:
         (self.acks_wanted if header.flags & Flag.ACK_WANTED else self.acks_owed).add(header.source)
 
-    def _duplicate(self, connection: Connection, header: Header) -> None:
+    def has(self, header: Header) -> bool:
+        """Has the chunk arrived before?"""
+        return self.ledger.has(header.operation, header.step, header.source, header.chunk)
+
+    def duplicate(self, connection: Connection, header: Header) -> None:
+        """A chunk that was here already: acknowledged again, no more."""
         self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
         self._owe(header)
 
@@ -286,10 +291,16 @@ class ArrivalsDesk:
         inbox.whole(connection, header, payload, self._displace)
 
     def spoiled(self, connection: Connection, header: Header) -> None:
-        """See :class:`~r2ccl.transport.interface.Receiver`. The chunk is asked for again."""
+        """See :class:`~r2ccl.transport.interface.Receiver`. The chunk is asked for again, unless it is a duplicate.
+
+        A duplicate is often wrong: its memory belongs to what came after, once the first copy had arrived.
+        """
         self._let_go(connection)
-        self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
         inbox = self._inboxes.get(header.communicator)
+        if inbox is not None and inbox.has(header):
+            inbox.duplicate(connection, header)
+            return
+        self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
         if inbox is not None:
             inbox.ledger.spoiled(header.operation, header.step, header.source, header.chunk)
         name = [header.communicator, header.operation, header.step, header.chunk]

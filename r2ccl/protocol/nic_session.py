@@ -187,7 +187,7 @@ class NicSession:
         self.state = LinkState.ABSENT
         #: Why it is down; empty when it is not.
         self.cause = ""
-        #: It is down because the peer took it out of service, so the peer need not be told.
+        #: The latest incident was the peer's doing, so the peer need not be told of it.
         self.ended_by_peer = False
         #: Our own NIC is up, as far as we know. While it isn't, dialling is pointless.
         self.usable = True
@@ -289,11 +289,11 @@ class NicSession:
             self._trusted = False
         self.state = LinkState.DOWN
         self.cause = cause
-        self.ended_by_peer = by_peer
         self._standing = frozenset()
         effects: list[Effect] = [AbortConnections()]
         if was is LinkState.UP:
             self.incident += 1
+            self.ended_by_peer = by_peer
             effects.append(WentDown(cause))
         if self.dialler:
             effects.append(self._arm(self.times.redial_s))

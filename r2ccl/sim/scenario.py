@@ -163,7 +163,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     rng = random.Random(seed)
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
     shape = _shape(rng, one_sided)
-    horizon_s = rng.uniform(0.8, 3.0)
+    horizon_s = rng.choice((0.2, 0.8, 2.0)) * rng.uniform(0.5, 1.5)
     communicators = rng.choice((1, 2))
     calls = tuple(_calls(rng, shape, communicators) for _ in range(communicators))
     parts = tuple(
@@ -200,7 +200,7 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
     slowest = _slowest_bytes_s(piece_bytes, ranks)
     model = Model(
         latency_s=rng.choice((10e-6, 50e-6, 500e-6, 2e-3)),
-        bandwidth_bytes_s=slowest * rng.choice((2, 5, 20, 100)),
+        bandwidth_bytes_s=slowest * rng.choice((1, 2, 5, 20)),
         piece_bytes=piece_bytes,
         socket_buffer_bytes=piece_bytes * rng.choice((1, 4, 16)),
         window_bytes=(piece_bytes + 64) * rng.choice((2, 4, 16)),

@@ -381,6 +381,28 @@ def test_a_dial_of_which_a_connection_stands_is_not_begun_anew() -> None:
     assert link.tell(BULK_UP) == [CameUp()]
 
 
+def test_whose_doing_the_latest_loss_was_is_remembered_whatever_dials_fail_after_it() -> None:
+    link = link_in(UP, dialler=True)
+    for event, by_peer in (
+        (ConnectionFailed(BULK, "reset", by_peer=True), True),
+        (Withdrawn("silence"), False),
+        (Withdrawn("rank 1 gave it up", by_peer=True), True),
+        (Surrendered(), False),
+        (CONTROL_UP, True),
+    ):
+        link.tell(event)
+        assert link.session.ended_by_peer is by_peer
+        if link.state is DOWN:
+            link.ring()
+        link.tell(ConnectionFailed(CONTROL, "unreachable"))
+        assert link.session.ended_by_peer is by_peer
+        link.ring()
+        link.connect()
+        link.tell(Echoed())
+        link.tell(LeftAlone())
+        assert link.state is UP
+
+
 def test_timers_of_the_past_are_ignored() -> None:
     link = link_in(UP, dialler=True)
     tokens = []

@@ -2,8 +2,9 @@
 
 A story file has three parts: a comment that says what is shown and why, the commands, and after a line ``----`` exactly
 what they lead to. In the transcript ``*`` marks a command, ``rank 1`` a change of state there, ``rank 0 -> 1`` a control
-message at the moment it is heard. Beats and acknowledgements are left out, and chunks are counted at the end of
-each ``run``, or nobody could read it. Times are virtual, in milliseconds since all had connected.
+message at the moment it is heard, left out if it says the same as the one before. Beats and acknowledgements are left
+out, too, and chunks are counted at the end of each ``run``, or nobody could read it. Times are virtual, in milliseconds
+since all had connected.
 
     world ranks=2 nics=2 spares=0 bandwidth=100MB/s silence_s=0.06   first; any setting by name
     all_reduce 4MiB [on 0 2] [of B] [timeout 20ms] [then rewrite]    called, not waited for
@@ -150,6 +151,10 @@ class Stage:
     _began_s: float = 0.0
     _tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     _counted: dict[tuple[int, str], dict[str, int]] = field(default_factory=dict)
+    #: Whose last message said what.
+    _said: dict[str, str] = field(default_factory=dict)
+    #: Letters of communicators that are not A.
+    _letters: dict[int, str] = field(default_factory=dict)
 
     @property
     def world(self) -> World:
@@ -166,6 +171,12 @@ class Stage:
         if self._connected:
             passed_s = asyncio.get_running_loop().time() - self._began_s
             self.lines.append(f"{passed_s * 1e3:12.3f}  {who:<12}{what}".rstrip())
+
+    def hear(self, who: str, what: str) -> None:
+        """A control message."""
+        if self._said.get(who) != what:
+            self._said[who] = what
+            self.tell(who, what)
 
     def end(self) -> None:
         """Nothing more is told, and nothing goes on."""
@@ -197,7 +208,7 @@ class Stage:
             Shape(**shape, one_sided=self.one_sided, settings=settings, model=model),
             make_log=lambda rank: ToldLog(self, rank),
         )
-        wiretap.listen(self._world, self.tell)
+        wiretap.listen(self._world, self.hear, self._letters)
         await self._world.start()
         self._communicators["A"] = self._world.communicators
         await asyncio.sleep(SETTLE_S)
@@ -211,12 +222,10 @@ class Stage:
         if name not in self._communicators:
             settings = self.world.shape.settings
             picture = first_picture(self.world.members, settings.chunk_bytes, settings.eager_bytes)
+            number = communicator_id(WORLD_PARENT, 0, ord(name))
+            self._letters[number] = name
             self._communicators[name] = [
-                Communicator(
-                    runtime,
-                    runtime.coordinator(communicator_id(WORLD_PARENT, 0, ord(name))),
-                    Plans(runtime.shared.rank, picture),
-                )
+                Communicator(runtime, runtime.coordinator(number), Plans(runtime.shared.rank, picture))
                 for runtime in self.world.runtimes
             ]
         return self._communicators[name][rank]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from r2ccl.actors.arrivals import Inbox
@@ -17,21 +17,21 @@ Tell = Callable[[str, str], None]
 LEFT_OUT = (Kind.BEAT, Kind.ACK)
 
 
-def listen(world: World, tell: Tell) -> None:
+def listen(world: World, tell: Tell, letters: Mapping[int, str]) -> None:
     """Tell of every control message when it is heard, and of twins."""
     for rank, runtime in enumerate(world.runtimes):
         for port in runtime.ports:
-            _tap_port(rank, port, tell)
+            _tap_port(rank, port, tell, letters)
         for coordinator in runtime.coordinators.values():
             _tap_inbox(rank, coordinator.inbox, tell)
 
 
-def _tap_port(rank: int, port: Port, tell: Tell) -> None:
+def _tap_port(rank: int, port: Port, tell: Tell, letters: Mapping[int, str]) -> None:
     control = port.control
 
     def tapped(connection: Connection, header: Header, body: memoryview) -> None:
         if header.kind not in LEFT_OUT:
-            what = describe(Kind(header.kind), unpack_body(body))
+            what = describe(Kind(header.kind), unpack_body(body), letters)
             tell(f"rank {header.source} -> {rank}", f"{what} on nic{connection.remote_nic}->nic{connection.local_nic}")
         control(connection, header, body)
 
@@ -72,14 +72,15 @@ def _name(header: Header) -> str:
     return f"chunk {header.chunk} of step {header.step} from rank {header.source}"
 
 
-def describe(kind: Kind, body: list[Any]) -> str:
+def describe(kind: Kind, body: list[Any], letters: Mapping[int, str]) -> str:
     """A control message in words."""
     match kind:
         case Kind.ENTERED:
             entered = read_entered(body)
             state = "finished" if entered.finished else "entered"
             landings = f", {len(entered.landings)} landings" if entered.landings else ""
-            return f"ENTERED {entered.operation} {entered.call} {state}{landings}"
+            of = f" of {letters[entered.communicator]}" if entered.communicator in letters else ""
+            return f"ENTERED {entered.operation}{of} {entered.call} {state}{landings}"
         case Kind.ABORT:
             abort = read_abort(body)
             return f"ABORT {abort.operation} cause={abort.cause}"
@@ -87,7 +88,7 @@ def describe(kind: Kind, body: list[Any]) -> str:
             notice = read_notice(body)
             links = ", ".join(f"nic{ours}->nic{theirs} (incident {n})" for ours, theirs, n in notice.links_down)
             nics = ", ".join(f"nic{nic}" for nic in notice.nics_down)
-            return f"NOTICE {notice.version} nics down: {nics or 'none'}; links down: {links or 'none'};"
+            return f"NOTICE NICs down: {nics or 'none'}; links down: {links or 'none'};"
         case Kind.GOODBYE:
             return f"GOODBYE completed={body[1]}{' and heard yours' if body[2] else ''}"
         case Kind.REPEAT:
