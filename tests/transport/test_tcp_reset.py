@@ -12,7 +12,8 @@ from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.transport.interface import Connection, Loss, Purpose
 from r2ccl.transport.tcp_connection import TcpConnection
 
-#: Fewer bytes than the kernel takes without the peer reading: what a closed socket has not sent yet, a reset takes along.
+#: Fewer bytes than the kernel takes without the peer reading: what a closed socket has not sent yet, a reset takes
+#: along.
 FRAMES = 500
 
 
