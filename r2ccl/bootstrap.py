@@ -114,6 +114,7 @@ async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDe
     if settings.nic_speed_mbit_s:
         found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
     meeting = _meeting(placement, settings)
+    refuse_open_listeners(placement, settings, found, meeting.secret)
     incarnations: dict[int, int] = {}
     admission = Admission(meeting.identity, incarnations)
     devices = [TcpDevice(nic, admission, loop) for nic in found]
@@ -130,6 +131,18 @@ async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDe
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
     return await _join(settings, placement, rendezvous, opened, announced)
+
+
+def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
+    """Without a secret nobody beyond this machine may even find somebody listening."""
+    if secret or settings.insecure or placement.size == 1:
+        return
+    beyond = [f"{nic.name} ({nic.endpoint.host})" for nic in nics if not nic.endpoint.host.startswith("127.")]
+    if beyond:
+        raise ConfigurationError(
+            f"{', '.join(beyond)} can be reached from other hosts, and the job has no secret: give all ranks the same "
+            "R2CCL_SECRET or R2CCL_SECRET_FILE, or set R2CCL_INSECURE=1 on all of them if the network is trusted"
+        )
 
 
 def _meeting(placement: Placement, settings: Settings) -> Meeting:
