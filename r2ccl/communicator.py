@@ -102,7 +102,7 @@ class Communicator:
     ) -> Work:
         if timeout is None:
             timeout = self._runtime.shared.settings.timeout_s
-        elif not (isinstance(timeout, (int, float, np.number)) and timeout > 0):
+        elif not _is_positive(timeout):
             raise UsageError(f"{kind.value}: timeout={timeout!r} must be a positive number of seconds, or None")
         planned = self._plans.plan(kind, buffer, op, root)
         return self._coordinator.submit(planned, buffer, result, timeout)
@@ -204,6 +204,10 @@ class Communicator:
     def __repr__(self) -> str:
         state = "closed" if self._runtime.is_closed else "open"
         return f"<Communicator rank {self.rank} of {self.size}, {state}>"
+
+
+def _is_positive(number: Any) -> bool:
+    return isinstance(number, (int, float, np.number)) and bool(number > 0)
 
 
 def world(runtime: Runtime) -> Communicator:

@@ -4,140 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from r2ccl import buffers
 from r2ccl.actors.work import Work
 from r2ccl.communicator import Communicator
-from r2ccl.config import Settings
-from r2ccl.errors import CommunicatorAborted, CommunicatorClosed, PeerLost, UsageError
-from r2ccl.reduction import Op, supported
-from r2ccl.sim.loop import run
-from r2ccl.sim.world import Shape, World
+from r2ccl.errors import CommunicatorAborted, PeerLost, UsageError
+from r2ccl.reduction import Op
+from r2ccl.sim.world import World
+from tests.simulated import called, simulate, together
 
 Array = npt.NDArray[Any]
-Story = Callable[[World], Awaitable[None]]
-
-
-def simulate(story: Story, ranks: int = 2, nics: int = 2, one_sided: bool = False, **settings: Any) -> None:
-    """Connect a world, play, and close whoever is still there."""
-
-    async def main() -> None:
-        world = World(Shape(ranks, nics, one_sided=one_sided, settings=Settings(**settings)))
-        await world.start()
-        await story(world)
-        await world.close()
-
-    run(main())
-
-
-async def together(world: World, call: Callable[[Communicator], Awaitable[Any]]) -> list[Any]:
-    """The same call on every rank."""
-    return await asyncio.gather(*(call(communicator) for communicator in world.communicators))
-
-
-def called(communicator: Communicator) -> int:
-    operations: dict[str, int] = communicator.stats()["operations"]
-    return operations["called"]
-
-
-# The grid.
-
-DTYPES = [*sorted(buffers._NAMES.values()), "bfloat16"]
 BIG = 70_001
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-
-
-def operands(ranks: int, count: int, dtype: np.dtype[Any], op: Op) -> list[Array]:
-    """Small integers whose every partial result is exact in every dtype, or wraps around alike."""
-    rng = np.random.default_rng(ranks * 1000 + count)
-    low, high = (1, 3) if op is Op.PRODUCT else (0, 8)
-    return [rng.integers(low, high, count).astype(dtype) for _ in range(ranks)]
-
-
-def combined(inputs: list[Array], op: Op) -> Array:
-    ufunc = {Op.SUM: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum}[op]
-    result = inputs[0].copy()
-    for other in inputs[1:]:
-        ufunc(result, other, out=result)
-    return result
-
-
-async def check_all_reduce(world: World, count: int, dtype: np.dtype[Any], op: Op) -> None:
-    inputs = operands(world.shape.ranks, count, dtype, op)
-    expected = combined(inputs, op)
-    results = await together(world, lambda communicator: communicator.all_reduce(inputs[communicator.rank], op))
-    for rank, result in enumerate(results):
-        assert result is inputs[rank]
-        assert result.tobytes() == expected.tobytes(), f"rank {rank}: {dtype}[{count}] {op}"
-
-
-@pytest.mark.parametrize("one_sided", [False, True], ids=["two_sided", "one_sided"])
-@pytest.mark.parametrize("ranks", range(1, 9))
-def test_every_dtype_and_op_gives_the_same_bits_on_all_ranks(ranks: int, one_sided: bool) -> None:
-    async def story(world: World) -> None:
-        for name in DTYPES:
-            for op in Op:
-                if not supported(dtype_of(name), op):
-                    continue
-                for count in (0, 1, 1001):
-                    await check_all_reduce(world, count, dtype_of(name), op)
-        for name, op in (("float32", Op.SUM), ("float16", Op.SUM), ("int8", Op.PRODUCT), ("bool", Op.MAX)):
-            await check_all_reduce(world, BIG, dtype_of(name), op)
-
-    simulate(story, ranks, one_sided=one_sided)
-
-
-@pytest.mark.parametrize("one_sided", [False, True], ids=["two_sided", "one_sided"])
-@pytest.mark.parametrize("ranks", range(1, 9))
-def test_every_root_reaches_all_ranks(ranks: int, one_sided: bool) -> None:
-    async def story(world: World) -> None:
-        for root in range(ranks):
-            for count in (0, 1, 1001, BIG):
-                truth = np.random.default_rng(root).integers(0, 255, count, np.uint8)
-                copies = [truth.copy() if rank == root else np.zeros(count, np.uint8) for rank in range(ranks)]
-                await asyncio.gather(*(c.broadcast(copies[c.rank], root) for c in world.communicators))
-                assert all(np.array_equal(copy, truth) for copy in copies)
-            await together(world, lambda c: c.barrier())
-
-    simulate(story, ranks, one_sided=one_sided)
-
-
-def test_nobody_leaves_a_barrier_before_all_have_entered() -> None:
-    async def story(world: World) -> None:
-        entered: list[int] = []
-
-        async def enter(communicator: Communicator) -> None:
-            await asyncio.sleep(communicator.rank * 0.01)
-            entered.append(communicator.rank)
-            await communicator.barrier()
-            assert len(entered) == world.shape.ranks
-
-        await together(world, enter)
-
-    simulate(story, ranks=5)
-
-
-def test_many_operations_in_flight_each_keep_their_own_bytes() -> None:
-    async def story(world: World) -> None:
-        arrays = [[np.full(3000 * (k % 5), rank + k, np.int32) for k in range(40)] for rank in range(3)]
-        works = [[c.all_reduce(x) for x in arrays[c.rank]] for c in world.communicators]
-        for row in works:
-            for k, work in enumerate(row):
-                assert np.all(await work == 3 * k + 3)
-
-    simulate(story, ranks=3)
-
 
 # Wrong calls.
 
@@ -187,7 +69,10 @@ def test_a_wrong_call_is_refused_before_anything_is_numbered_or_sent(what: str) 
                 call(communicator)
             assert refused.value.definite
             assert called(communicator) == 0
-        await check_all_reduce(world, 10, np.dtype(np.int32), Op.SUM)
+        assert world.communicators[0].counters.snapshot()["total"]["sent_chunks"] == 0  # type: ignore[index]
+        good = [np.ones(10), np.ones(10)]
+        await together(world, lambda c: c.all_reduce(good[c.rank]))
+        assert np.all(good[1] == 2.0)
         assert world.communicators[0].counters.snapshot()["total"]["sent_chunks"] > 0  # type: ignore[index]
 
     simulate(story)
@@ -334,169 +219,6 @@ def test_a_failure_whose_only_await_was_cancelled_before_is_logged(caplog: pytes
         del work
         gc.collect()
         assert len(complaints(caplog)) == 1
-
-    simulate(story)
-
-
-# The end.
-
-
-def test_closing_together_takes_a_round_trip_and_nobody_takes_it_for_a_death(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="r2ccl")
-
-    async def story(world: World) -> None:
-        await together(world, lambda c: c.barrier())
-        began = world.clock.now()
-        await world.close()
-        assert world.clock.now() - began < 0.01
-        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-        assert not any(
-            event.name in ("failed", "peer_gone") for c in world.communicators for event in c.events.since(0)
-        )
-
-    simulate(story, ranks=4)
-
-
-@pytest.mark.parametrize("late", [0.03, 1.5])
-def test_whoever_closes_first_lingers_until_the_last_has_heard_it(
-    late: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story(world: World) -> None:
-        took = []
-
-        async def close(communicator: Communicator) -> None:
-            await asyncio.sleep(communicator.rank * late)
-            began = world.clock.now()
-            await communicator.close()
-            took.append(world.clock.now() - began)
-
-        await together(world, close)
-        assert min(took) < 0.01
-        assert max(took) < 2 * late + 0.01
-        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-    simulate(story, ranks=3)
-
-
-def test_a_member_that_never_closes_delays_the_others_no_longer_than_the_setting() -> None:
-    async def story(world: World) -> None:
-        await world.communicators[0].close()
-        assert world.clock.now() == pytest.approx(2.0, abs=0.01)
-        began = world.clock.now()
-        await world.communicators[1].close()
-        assert world.clock.now() - began < 0.01
-
-    simulate(story, close_timeout_s=2.0)
-
-
-def test_close_may_be_called_twice_and_at_once() -> None:
-    async def story(world: World) -> None:
-        first, second = world.communicators
-        await asyncio.gather(first.close(), first.close(), second.close())
-        await first.close()
-        first.abort()
-        assert repr(first) == "<Communicator rank 0 of 2, closed>"
-
-    simulate(story)
-
-
-def test_a_closed_communicator_refuses_every_call() -> None:
-    async def story(world: World) -> None:
-        await world.close()
-        first = world.communicators[0]
-        for call in (first.barrier, lambda: first.all_reduce(np.zeros(1)), lambda: first.broadcast(np.zeros(1), 0)):
-            with pytest.raises(CommunicatorClosed, match="closed"):
-                call()
-        assert called(first) == 0
-
-    simulate(story)
-
-
-def test_closing_waits_for_running_operations() -> None:
-    async def story(world: World) -> None:
-        first, second = world.communicators
-        work = first.all_reduce(np.ones(BIG))
-        closing = asyncio.gather(first.close())
-        await asyncio.sleep(0.5)
-        await second.all_reduce(np.ones(BIG))
-        await second.close()
-        await closing
-        assert work.exception() is None
-
-    simulate(story)
-
-
-def test_what_is_not_done_when_the_time_to_close_is_over_fails_as_closed() -> None:
-    async def story(world: World) -> None:
-        first = world.communicators[0]
-        work = first.barrier()
-        await first.close(timeout=1.0)
-        with pytest.raises(CommunicatorClosed):
-            await work
-
-    simulate(story)
-
-
-def test_an_operation_that_needs_a_member_who_closed_fails_instead_of_waiting_for_ever() -> None:
-    async def story(world: World) -> None:
-        first, second = world.communicators
-        closing = asyncio.gather(first.close())
-        await asyncio.sleep(0.01)
-        with pytest.raises(PeerLost, match="it closed its communicator") as lost:
-            await second.barrier()
-        assert lost.value.ranks == (0,)
-        with pytest.raises(PeerLost):
-            second.barrier()
-        await second.close()
-        await closing
-
-    simulate(story)
-
-
-def test_a_member_that_closes_while_another_waits_for_it_is_a_loss_to_the_other() -> None:
-    async def story(world: World) -> None:
-        first, second = world.communicators
-        work = second.barrier()
-        await first.close(timeout=0.5)
-        with pytest.raises(PeerLost, match="it closed its communicator"):
-            await work
-
-    simulate(story)
-
-
-def test_an_abort_fails_our_operations_at_once_and_looks_like_a_death_to_the_others() -> None:
-    async def story(world: World) -> None:
-        first, second = world.communicators
-        works = [first.barrier(), second.barrier(), second.barrier()]
-        first.abort()
-        with pytest.raises(CommunicatorClosed):
-            await works[0]
-        began = world.clock.now()
-        with pytest.raises(PeerLost) as lost:
-            await works[1]
-        assert (lost.value.ranks, lost.value.cause) == ((0,), "dead")
-        assert world.clock.now() - began < 0.1
-        with pytest.raises(PeerLost):
-            await works[2]
-
-    simulate(story)
-
-
-def test_leaving_the_block_with_an_error_aborts_and_without_one_closes() -> None:
-    async def story(world: World) -> None:
-        first, second = world.communicators
-
-        async def fail() -> None:
-            async with first:
-                raise KeyError("mine")
-
-        async def wait() -> None:
-            async with second:
-                await second.barrier()
-
-        failed, lost = await asyncio.gather(fail(), wait(), return_exceptions=True)
-        assert isinstance(failed, KeyError)
-        assert isinstance(lost, PeerLost)
 
     simulate(story)
 

@@ -81,7 +81,7 @@ class Inbox:
             raise BadFrame(f"operation {operation} is too far ahead")
         if header.acknowledged:
             self._courier.completed_by(source, self.communicator, header.acknowledged)
-        self.coordinator.peer_reached(source, operation)
+        self.coordinator.peer_reached(source, max(operation, header.acknowledged - 1))
 
     def place(self, connection: Connection, header: Header) -> Landing:
         """Decide where a chunk goes that is received in place."""

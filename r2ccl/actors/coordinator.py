@@ -99,6 +99,7 @@ class Coordinator(Actor):
     def _start(self, operation: Operation) -> None:
         machine = operation.machine = CollectiveMachine(operation.planned.waits)
         operation.stalled_s = self.own_stall_s()
+        operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
         self.failing.watch(operation)
         if self.shared.one_sided and operation.planned.bulky_sources:
@@ -136,7 +137,7 @@ class Coordinator(Actor):
         copied = planned.copied[index]
         parcel = Parcel(
             self.communicator, operation.number, send.step, send.target, chunk, planned.fingerprint,
-            bytes(view) if copied else view, None if copied else operation, index, planned.chunk_bytes,
+            bytes(view) if copied else view, None if copied else operation, index, planned.chunk_bytes, operation.turn,
         )  # fmt: skip
         self.courier.submit(parcel)
         if copied:
@@ -252,12 +253,13 @@ class Coordinator(Actor):
         self.inbox.acks_owed.clear()
 
     def _acknowledge(self, peer: int) -> None:
-        ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge(peer))
+        ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge(peer), self._first_not_started())
         self.courier.tell(peer, Kind.ACK, ack.body())
 
     def resync(self, peer: int) -> None:
         """A path to the peer changed: say again what it may have missed."""
-        ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge_all(peer))
+        transfers = self.ledger.acknowledge_all(peer)
+        ack = Ack(self.communicator, self.ledger.completed, transfers, self._first_not_started())
         self.courier.tell(peer, Kind.ACK, ack.body())
         for name in self.ledger.missing(peer):
             self.courier.tell(peer, Kind.REPEAT, [self.communicator, *name])

@@ -48,8 +48,14 @@ class Courier:
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0
+        self._turns = 0
 
     # Chunks.
+
+    def take_turn(self) -> int:
+        """An operation starts: its place in line, over all communicators."""
+        self._turns += 1
+        return self._turns
 
     def submit(self, parcel: Parcel) -> None:
         """Send a chunk as soon as the peer's credit and a lane allow."""
@@ -71,11 +77,7 @@ class Courier:
             if lane is not None:
                 self.put(lane, parcel)
                 return
-        waiting = outbox.waiting
-        place = len(waiting)
-        while place and waiting[place - 1].operation > parcel.operation:
-            place -= 1
-        waiting.insert(place, parcel)
+        outbox.line_up(parcel)
 
     def pump(self, peer: int) -> None:
         """A lane has room again, or is new: send what waits."""
@@ -150,8 +152,9 @@ class Courier:
     def acknowledged(self, peer: int, ack: Ack) -> None:
         """An acknowledgement arrived, on whatever path."""
         self._settle(peer, self.outboxes[peer].acknowledged(ack))
-        if ack.completed:
-            self.peer_entered(peer, ack.communicator, ack.completed - 1)
+        entered = max(ack.completed, ack.entered)
+        if entered:
+            self.peer_entered(peer, ack.communicator, entered - 1)
 
     def completed_by(self, peer: int, communicator: int, completed: int) -> None:
         """The number that rides in every chunk's header."""

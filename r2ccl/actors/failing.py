@@ -97,7 +97,7 @@ class Failing:
     def watch(self, operation: Operation) -> None:
         """The operation runs from now on."""
         if operation.timeout_s:
-            self._loop.call_later(operation.timeout_s, self._time_out, operation)
+            self._loop.call_later(operation.timeout_s, self._time_out, operation, operation.stalled_s)
         if not self._watching:
             self._watching = True
             self._loop.call_later(self._shared.settings.roll_call_s, self._look_round)
@@ -142,13 +142,13 @@ class Failing:
             self.roll_call.reached(peer, outbox.entered_by_peer(coordinator.communicator) - 1)
         return self.roll_call.presence(operation.number)
 
-    def _time_out(self, operation: Operation) -> None:
+    def _time_out(self, operation: Operation, stalled_s: float) -> None:
+        """``stalled_s``: how much of our own absence is counted."""
         if operation.work.done():
             return
-        away_s = self._own_stall_s() - operation.stalled_s
-        if away_s > 0:
-            operation.stalled_s += away_s
-            self._loop.call_later(away_s, self._time_out, operation)
+        now_stalled_s = self._own_stall_s()
+        if now_stalled_s > stalled_s:
+            self._loop.call_later(now_stalled_s - stalled_s, self._time_out, operation, now_stalled_s)
             return
         where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)

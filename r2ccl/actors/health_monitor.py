@@ -188,6 +188,8 @@ class HealthMonitor(Actor):
             self._shared.events.record("nic", **_named(port.nic), state="DOWN->UP", cause="carrier")
             self._nic_changed(message)
             port.nic_came_back()
+            for peer, judge in self.peers.items():
+                self._perform(peer, judge.nic_returned())
         for peer in self._shared.peers:
             self._courier.notify(peer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,13 +56,16 @@ class Operation:
     owner: Any
     called_at_s: float
     machine: CollectiveMachine | None = None
+    #: Its place among all operations of this rank, by when they started.
+    turn: int = 0
     #: Our own absence so far when it was called, for the time-out to subtract.
     stalled_s: float = 0.0
     #: Pieces that arrived before they may be applied, with their bytes (None: in place already).
     held: dict[Piece, Scratch | None] = field(default_factory=dict)
     #: Registered memory, where the transport writes one-sided.
     landings: Landings | None = None
-    announced_at_s: float = 0.0
+    #: When it was last announced to all; never, at first.
+    announced_at_s: float = -math.inf
     laggards_logged: bool = False
 
     def parcel_settled(self, parcel: Any) -> None:

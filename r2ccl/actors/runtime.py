@@ -197,7 +197,7 @@ class Runtime:
         )  # fmt: skip
 
     def _own_stall_s(self) -> float:
-        return self.health.stall.total_s
+        return self.health.stall.away_s(self.shared.clock.now())
 
     # What ports say (links.Switchboard).
 

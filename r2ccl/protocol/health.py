@@ -49,7 +49,7 @@ class OwnStall:
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._expected_s: float | None = None
-        #: All time that this process was away, for time-outs to subtract.
+        #: All time that this process was away, as far as ticks have noticed.
         self.total_s = 0.0
 
     def expect(self, due_s: float) -> None:
@@ -58,14 +58,20 @@ class OwnStall:
 
     def tick(self, now: float) -> bool:
         """Was this tick so late that evidence gathered meanwhile is void?"""
-        if self._expected_s is None:
-            return False
-        late_s = now - self._expected_s
+        away_s = self._unnoticed_s(now)
         self._expected_s = None
-        if late_s < (LATE_PERIODS - 1) * self._period_s:
-            return False
-        self.total_s += late_s
-        return True
+        self.total_s += away_s
+        return away_s > 0
+
+    def away_s(self, now: float) -> float:
+        """All time that this process was away, for time-outs to subtract: other timers may come before the tick."""
+        return self.total_s + self._unnoticed_s(now)
+
+    def _unnoticed_s(self, now: float) -> float:
+        if self._expected_s is None:
+            return 0.0
+        late_s = now - self._expected_s
+        return late_s if late_s >= (LATE_PERIODS - 1) * self._period_s else 0.0
 
 
 class LinkHealth:

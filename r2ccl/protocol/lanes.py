@@ -47,6 +47,7 @@ class Parcel:
         "step",
         "target",
         "times_sent",
+        "turn",
         "was_written",
     )
 
@@ -62,6 +63,7 @@ class Parcel:
         owner: Any = None,
         send: int = 0,
         chunk_bytes: int = 0,
+        turn: int = 0,
     ) -> None:
         self.communicator = communicator
         self.operation = operation
@@ -75,6 +77,8 @@ class Parcel:
         self.send = send
         #: Bytes of every chunk of the transfer but the last: chunk x this is where it begins.
         self.chunk_bytes = chunk_bytes
+        #: Its operation's place in line: lower goes first.
+        self.turn = turn
         #: The lane that holds it, while it is neither settled nor waiting.
         self.lane: Lane | None = None
         self.sent_at_s = 0.0

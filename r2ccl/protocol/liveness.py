@@ -19,6 +19,7 @@ slowly, or not at all, while its kernel acknowledges, is neither: it computes, o
                 refused                     GONE            Declare dead (if a connection had ended)
                 timer                       CUT_OFF         Probe, timer
                 timer, grace used up        GONE            Declare unreachable
+    these two   a NIC of ours returned                      Probe
     any         goodbye                     LEFT            none: its connections may end now
 """
 
@@ -130,6 +131,10 @@ class PeerLiveness:
         self._probes = 0
         self._grace_left_s = self._grace_s
         return [Probe(), self._arm_within_grace()]
+
+    def nic_returned(self) -> list[Effect]:
+        """One of our NICs can be used again: a path that was in doubt may be whole now."""
+        return [Probe()] if self.state in (PeerState.DOUBTED, PeerState.CUT_OFF) else []
 
     def said_goodbye(self) -> None:
         """Its connections may end from now on."""

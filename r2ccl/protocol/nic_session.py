@@ -290,6 +290,7 @@ class NicSession:
         self.state = LinkState.DOWN
         self.cause = cause
         self._standing = frozenset()
+        self._timer += 1  # one that was armed on probation must not fire here
         effects: list[Effect] = [AbortConnections()]
         if was is LinkState.UP:
             self.incident += 1

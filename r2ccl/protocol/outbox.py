@@ -10,14 +10,17 @@ landings, so it waits for those, whatever the credit (decision 26).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 
 from r2ccl.protocol.lanes import Parcel
 from r2ccl.protocol.wire import Ack, Landing
 
 #: Parcels of one operation by (step, chunk).
 _Pieces = dict[tuple[int, int], Parcel]
+_TURN = attrgetter("turn")
 
 
 class Outbox:
@@ -46,7 +49,7 @@ class Outbox:
         #: Chunks that wait for a landing, by (communicator, operation).
         self._homeless: dict[tuple[int, int], list[Parcel]] = {}
         self.credit_bytes = credit_bytes
-        #: May be sent, but no lane has room. Resent chunks go to its left end.
+        #: May be sent, but no lane has room: by turn, resent chunks first of theirs.
         self.waiting: deque[Parcel] = deque()
         #: Beyond the credit, in order: nothing overtakes, or an operation could starve.
         self._held: deque[Parcel] = deque()
@@ -80,6 +83,15 @@ class Outbox:
             return False
         self._charge(parcel)
         return True
+
+    def line_up(self, parcel: Parcel) -> None:
+        """No lane has room for it. The operation that started first goes first: its next chunks are what other ranks
+        wait for, and behind the whole first step of the operations after it they would make all of them wait."""
+        waiting = self.waiting
+        if not waiting or waiting[-1].turn <= parcel.turn:
+            waiting.append(parcel)
+        else:
+            waiting.insert(bisect_right(waiting, parcel.turn, key=_TURN), parcel)
 
     def entered(self, communicator: int, operation: int) -> list[Parcel]:
         """The peer is in ``operation``. Returns the parcels that this releases, in order."""
@@ -130,8 +142,9 @@ class Outbox:
         return self.acknowledged(Ack(communicator, completed, ()))
 
     def give_back(self, parcels: Iterable[Parcel]) -> None:
-        """Chunks of a lost lane: to the head of the queue, in their old order."""
-        self.waiting.extendleft(reversed(list(parcels)))
+        """Chunks of a lost lane: to the head of the queue, in their old order, each before others of its turn."""
+        for parcel in reversed(list(parcels)):
+            self.waiting.insert(bisect_left(self.waiting, parcel.turn, key=_TURN), parcel)
 
     def find(self, communicator: int, operation: int, step: int, chunk: int) -> Parcel | None:
         """The parcel of that name, unless it is settled."""

@@ -183,9 +183,12 @@ class Ack:
     communicator: int
     completed: int
     transfers: tuple[OpenTransfer, ...]
+    #: The frame's sender has entered all operations below it: no chunk of theirs counts against its credit.
+    entered: int = 0
 
     def body(self) -> list[Any]:
-        return [self.communicator, self.completed, [[t.operation, t.step, t.base, t.bits] for t in self.transfers]]
+        transfers = [[t.operation, t.step, t.base, t.bits] for t in self.transfers]
+        return [self.communicator, self.completed, transfers, self.entered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +275,12 @@ def _of(kind: type[T], value: Any) -> T:
 def read_ack(body: list[Any]) -> Ack:
     """Raises :class:`BadFrame`."""
 
-    def make(communicator: Any, completed: Any, transfers: Any) -> Ack:
+    def make(communicator: Any, completed: Any, transfers: Any, entered: Any) -> Ack:
         parsed = tuple(
             OpenTransfer(_number(operation), _number(step, 32), _number(base, 32), _of(bytes, bits))
             for operation, step, base, bits in _of(list, transfers)
         )
-        return Ack(_number(communicator), _number(completed), parsed)
+        return Ack(_number(communicator), _number(completed), parsed, _number(entered))
 
     return _read(body, make)  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ import dataclasses
 import enum
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from r2ccl.config import Settings
@@ -163,9 +163,9 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     rng = random.Random(seed)
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
     shape = _shape(rng, one_sided)
-    horizon_s = rng.choice((0.2, 0.8, 2.0)) * rng.uniform(0.5, 1.5)
     communicators = rng.choice((1, 2))
     calls = tuple(_calls(rng, shape, communicators) for _ in range(communicators))
+    horizon_s = 0.05 + _busy_s(shape, calls) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
     parts = tuple(
         tuple(_part(rng, len(calls[number]), horizon_s, late=number > 0) for _ in range(shape.ranks))
         for number in range(communicators)
@@ -257,9 +257,17 @@ def _count(rng: random.Random, shape: Shape, chunk: int) -> int:
     return rng.choice((0, 1, 2 * rng.randrange(40) + 1, around, around, big, big, many))
 
 
+def _busy_s(shape: Shape, calls: Sequence[Sequence[Call]]) -> float:
+    """About how long the calls take one after another where nothing goes wrong: faults should meet them."""
+    every = list(itertools.chain.from_iterable(calls))
+    total_bytes = sum(2 * call.count * item_bytes(call.dtype) for call in every)
+    steps_s = len(every) * 2 * shape.ranks * shape.model.latency_s
+    return min(4.0, total_bytes / (shape.model.bandwidth_bytes_s * shape.nics) + steps_s)
+
+
 def _part(rng: random.Random, calls: int, horizon_s: float, late: bool) -> Part:
     haste = rng.choice((0.3, 1.0))  # how much of the horizon this rank fills
-    kinds = rng.choices((0.0, 0.002, 2 * horizon_s / max(1, calls)), (40, 20, 40), k=calls)
+    kinds = rng.choices((0.0, 0.002, 2 * horizon_s / max(1, calls)), (60, 20, 20), k=calls)
     pauses = tuple(rng.uniform(0, longest * haste) for longest in kinds)
     return Part(rng.uniform(0, horizon_s / 3) if late else 0.0, pauses, rng.choice((1, 2, 3, 8)))
 

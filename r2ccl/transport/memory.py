@@ -321,7 +321,7 @@ class MemoryDevice:
         return region
 
     def deregister(self, region: Region) -> None:
-        del self._regions[region.key]
+        self._regions.pop(region.key, None)  # gone already if the device was closed, or died
 
     def close_in_child(self) -> None:
         """It holds no descriptors."""

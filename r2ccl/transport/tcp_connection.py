@@ -335,6 +335,8 @@ class TcpConnection:
         self.is_open = False
         self._queue.clear()
         self._target = self._header = None
+        # Timers that nobody cancels keep us a while; the memory need not wait for them.
+        self._inbox = memoryview(bytearray())
         if sock is None:
             return
         self._loop.remove_reader(sock.fileno())

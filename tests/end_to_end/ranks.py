@@ -224,7 +224,7 @@ class RunningStream:
     def operations(self) -> int:
         """Completed on all ranks."""
         self.fail_early()
-        return min(progress["operations"] for progress in self._ranks.ask("progress"))
+        return min(int(progress["operations"]) for progress in self._ranks.ask("progress"))
 
     def go_on(self, operations: int, patience_s: float = PATIENCE_S) -> None:
         """Wait until so many more operations are complete on all ranks."""
@@ -275,7 +275,9 @@ def loopback(
 
 
 @contextmanager
-def on_hosts(lab: Lab, directory: Path, *, spare_nics: int = 0, env: Mapping[str, str] | None = None) -> Iterator[Ranks]:
+def on_hosts(
+    lab: Lab, directory: Path, *, spare_nics: int = 0, env: Mapping[str, str] | None = None
+) -> Iterator[Ranks]:
     """One rank on each host of a lab."""
 
     def start(rank: int, argv: list[str], environ: dict[str, str], **options: Any) -> subprocess.Popen[str]:

@@ -23,7 +23,7 @@ DEATH_NOTICED_S = 2.0
 def kill_and_time(ranks: Ranks, victim: int, stream: RunningStream) -> float:
     """Kill a rank in the middle of a stream; the longest time to the error on another."""
     killed_s = ranks[victim].signal(signal.SIGKILL)
-    delays = []
+    delays: list[float] = []
     for rank, answer in enumerate(stream.answers):
         if rank != victim:
             error = answer.error()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.ranks import Answer, loopback, wait_until
+from tests.end_to_end.ranks import Answer, Rank, loopback, wait_until
 
 pytestmark = pytest.mark.end_to_end
 
@@ -65,7 +66,7 @@ def test_a_rank_that_does_not_come_is_named_when_the_time_is_up(tmp_path: Path) 
     with loopback(4, tmp_path) as ranks:
         ranks.connect()
         told_s = time.monotonic()
-        answers = [ranks[rank].tell("all_reduce", elements=1_000_000, timeout=1.5) for rank in (0, 1, 3)]
+        answers = [ranks[rank].tell("all_reduce", elements=1_000_000, limit_s=1.5) for rank in (0, 1, 3)]
         for error in errors_of(answers, told_s, "time-out of 1.5 s"):
             assert error["kind"] == "CollectiveTimeout"
             assert error["not_entered"] == [2]
@@ -82,12 +83,16 @@ def test_the_environment_sets_the_time_limit_too(tmp_path: Path) -> None:
         assert error["not_entered"] == [1]
 
 
+def hears_of_laggards(rank: Rank) -> bool:
+    return bool(rank.ask("events", name="waiting"))
+
+
 def test_without_a_limit_the_missing_rank_is_logged_and_may_still_come(tmp_path: Path) -> None:
     with loopback(3, tmp_path, env={"R2CCL_LAGGARD_LOG": "0.7"}) as ranks:
         ranks.connect()
         waiting = [ranks[rank].tell("all_reduce", elements=100_000) for rank in (0, 2)]
         for rank in (0, 2):
-            wait_until(lambda rank=rank: ranks[rank].ask("events", name="waiting") != [], "a word about laggards")
+            wait_until(partial(hears_of_laggards, ranks[rank]), "a word about laggards")
             (event,) = ranks[rank].ask("events", name="waiting")
             assert "[1]" in str(event["fields"]["not_entered"])
         assert ranks[1].ask("all_reduce", elements=100_000) == 0
@@ -99,7 +104,7 @@ def test_a_buffer_may_be_rewritten_the_moment_its_time_is_up(tmp_path: Path) -> 
     """What is written to a buffer after the time-out reaches nobody as a result, and nobody writes to it any more."""
     with loopback(3, tmp_path) as ranks:
         ranks.connect()
-        rewriting = [ranks[rank].tell("all_reduce_and_rewrite", elements=8_000_000, timeout=1.0) for rank in (0, 1)]
+        rewriting = [ranks[rank].tell("all_reduce_and_rewrite", elements=8_000_000, limit_s=1.0) for rank in (0, 1)]
         time.sleep(0.2)
         # It enters, and then reads nothing for so long that the others give up with their chunks under way.
         late = ranks[2].tell("all_reduce", elements=8_000_000)

@@ -44,7 +44,7 @@ EXIT_WITHOUT_PARENT = 70
 
 
 class Payload:
-    """Pseudo-random integers, different in each operation, whose sums are exact in float32: right or wrong, never near."""
+    """Pseudo-random integers, others in each operation, whose sums are exact in float32: right or wrong, never near."""
 
     def __init__(self, rank: int, size: int, elements: int) -> None:
         tables = [
@@ -87,7 +87,8 @@ class Stream:
         self.completions: list[float] = []
 
     async def run(self) -> None:
-        free, running = list(self._buffers), []
+        free = list(self._buffers)
+        running: list[tuple[Vector, r2ccl.Work]] = []
         called, ended = 0, False
         while running or not ended:
             while free and not ended:
@@ -145,7 +146,7 @@ class Worker:
             answer = {"value": await method(**command)}
         except R2cclError as error:
             answer = {"error": {**describe(error), "at_s": time.monotonic()}}
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the test has to hear of it
             answer = {"error": {"kind": "bug", "text": traceback.format_exc(), "at_s": time.monotonic()}}
         os.write(1, (json.dumps({"id": number, **answer}) + "\n").encode())
 
@@ -154,7 +155,7 @@ class Worker:
     async def do_connect(self, version: str = "", **arguments: Any) -> dict[str, Any]:
         """``version``: pretend to be that one."""
         if version:
-            r2ccl.communicator.__version__ = version  # type: ignore[attr-defined]
+            sys.modules[r2ccl.connect.__module__].__version__ = version  # type: ignore[attr-defined]
         self._comm = await r2ccl.connect(**arguments)
         return {"rank": self._comm.rank, "size": self._comm.size, "loop": type(asyncio.get_running_loop()).__module__}
 
@@ -206,17 +207,17 @@ class Worker:
         await comm.barrier()
         return wrong
 
-    async def do_all_reduce(self, elements: int, dtype: str = "float32", timeout: float | None = None) -> int:
+    async def do_all_reduce(self, elements: int, dtype: str = "float32", limit_s: float | None = None) -> int:
         """One, of this rank's number plus one; returns the number of wrong elements."""
         x = np.full(elements, self.comm.rank + 1, dtype)
-        await self.comm.all_reduce(x, timeout=timeout)
+        await self.comm.all_reduce(x, timeout=limit_s)
         return int(np.count_nonzero(x != self.comm.size * (self.comm.size + 1) // 2))
 
     async def do_broadcast(self, elements: int, root: int) -> None:
         await self.comm.broadcast(np.zeros(elements, np.float32), root)
 
-    async def do_barrier(self, timeout: float | None = None) -> None:
-        await self.comm.barrier(timeout=timeout)
+    async def do_barrier(self, limit_s: float | None = None) -> None:
+        await self.comm.barrier(timeout=limit_s)
 
     async def do_small_operations(self, count: int) -> int:
         """All-reduces of four bytes; returns how many were wrong."""
@@ -259,13 +260,13 @@ class Worker:
 
     async def do_block(self, seconds: float) -> None:
         """Compute on the loop, which can do nothing else meanwhile."""
-        time.sleep(seconds)
+        block(seconds)
 
-    async def do_all_reduce_and_rewrite(self, elements: int, timeout: float) -> dict[str, Any]:
+    async def do_all_reduce_and_rewrite(self, elements: int, limit_s: float) -> dict[str, Any]:
         """Write to the buffer in the moment that a time-out hands it back; does anybody else, a second long?"""
         x = np.full(elements, self.comm.rank + 1, np.float32)
         try:
-            await self.comm.all_reduce(x, timeout=timeout)
+            await self.comm.all_reduce(x, timeout=limit_s)
         except CollectiveTimeout as late:
             x[:] = -12345.0
             await asyncio.sleep(1.0)
@@ -276,10 +277,7 @@ class Worker:
 
     async def do_fork_idle(self) -> list[int]:
         """Children as a DataLoader has them: by os.fork and by multiprocessing, doing nothing for long."""
-        pid = os.fork()
-        if pid == 0:
-            time.sleep(600)
-            os._exit(0)
+        pid = fork_idle()
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
         child.start()
         self._children.append(child)
@@ -287,16 +285,7 @@ class Worker:
 
     async def do_fork_and_use(self) -> dict[str, str]:
         """What a forked child gets from each call on the communicator that it inherited."""
-        read_end, write_end = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.write(write_end, json.dumps(use_in_child(self.comm)).encode())
-            os._exit(0)
-        os.close(write_end)
-        os.waitpid(pid, 0)
-        with os.fdopen(read_end) as told:
-            result: dict[str, str] = json.load(told)
-            return result
+        return fork_and_use(self.comm)
 
     async def do_exit_with_operation_in_flight(self, code: int) -> None:
         """By the front door, while others still wait for the operation."""
@@ -305,6 +294,34 @@ class Worker:
         self.comm.all_reduce(x)
         await asyncio.sleep(0.05)
         asyncio.get_running_loop().call_soon(sys.exit, code)
+
+
+def block(seconds: float) -> None:
+    """As a computation that never lets go."""
+    time.sleep(seconds)
+
+
+def fork_idle() -> int:
+    """A child that does nothing for long."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+        os._exit(0)
+    return pid
+
+
+def fork_and_use(comm: r2ccl.Communicator) -> dict[str, str]:
+    """What :func:`use_in_child` returns in a child."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write_end, json.dumps(use_in_child(comm)).encode())
+        os._exit(0)
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with os.fdopen(read_end) as told:
+        result: dict[str, str] = json.load(told)
+        return result
 
 
 def use_in_child(comm: r2ccl.Communicator) -> dict[str, str]:
@@ -328,8 +345,7 @@ def use_in_child(comm: r2ccl.Communicator) -> dict[str, str]:
         close.send(None)
     except StopIteration:
         raised["close"] = "ended"
-    sockets = [c for c in psutil.Process().net_connections("inet")]
-    raised["sockets"] = str(len(sockets))
+    raised["sockets"] = str(len(psutil.Process().net_connections("inet")))
     return raised
 
 

@@ -112,6 +112,15 @@ def test_absences_add_up_and_one_is_counted_once() -> None:
     assert stall.total_s == pytest.approx(4.0)
 
 
+def test_an_absence_counts_before_the_tick_that_notices_it_and_only_once() -> None:
+    stall = OwnStall(0.010)
+    stall.expect(1.0)
+    assert stall.away_s(1.019) == 0.0
+    assert stall.away_s(3.0) == pytest.approx(2.0)
+    assert stall.tick(3.0)
+    assert stall.away_s(3.0) == stall.total_s == pytest.approx(2.0)
+
+
 def test_where_no_tick_is_due_none_is_late() -> None:
     stall = OwnStall(0.010)
     assert not stall.tick(100.0)

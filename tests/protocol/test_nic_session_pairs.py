@@ -100,6 +100,7 @@ class Pair:
         for effect in effects:
             match effect:
                 case Dial():
+                    assert end == 0, "two pairs of connections must never compete"
                     for purpose in (CONTROL, BULK):
                         self.dial(Line(purpose))
                 case SendEcho():

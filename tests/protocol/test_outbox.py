@@ -115,6 +115,20 @@ def test_what_a_lost_lane_gives_back_goes_to_the_head_in_its_old_order() -> None
     assert list(box.waiting) == lost + waiting
 
 
+def test_the_operation_that_started_first_goes_first_also_when_its_chunk_comes_late() -> None:
+    def of_turn(turn: int, chunk: int) -> Parcel:
+        return Parcel(WORLD, 10 + turn, 0, 3, chunk, 0, b"x", turn=turn)
+
+    box = outbox()
+    first, second, late, last = of_turn(1, 0), of_turn(2, 0), of_turn(1, 1), of_turn(2, 1)
+    for one in (first, second, late, last):
+        box.line_up(one)
+    assert list(box.waiting) == [first, late, second, last]
+    lost = [of_turn(2, 7), of_turn(2, 8)]
+    box.give_back(lost)
+    assert list(box.waiting) == [first, late, *lost, second, last]
+
+
 def test_a_chunk_is_found_by_name_until_it_is_settled() -> None:
     box = outbox()
     one = parcel(4, 2, step=3)

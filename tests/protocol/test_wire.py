@@ -49,7 +49,11 @@ headers: st.SearchStrategy[dict[str, int]] = st.builds(
     **dict.fromkeys(("step", "source", "target", "chunk", "fingerprint"), u32),
 )
 acks = st.builds(
-    Ack, u64, u64, st.lists(st.builds(OpenTransfer, u64, u32, u32, st.binary(max_size=64)), max_size=5).map(tuple)
+    Ack,
+    u64,
+    u64,
+    st.lists(st.builds(OpenTransfer, u64, u32, u32, st.binary(max_size=64)), max_size=5).map(tuple),
+    u64,
 )
 landings = st.lists(st.builds(Landing, u32, u64, u64, u64), max_size=5).map(tuple)
 entereds = st.builds(Entered, u64, u64, u32, st.text(max_size=80), st.booleans(), landings)
@@ -258,22 +262,23 @@ def test_a_body_over_the_limit_is_refused_on_both_ends():
 @pytest.mark.parametrize(
     ("read", "body"),
     [
-        (read_ack, [1, 2]),
-        (read_ack, [1, 2, [], 4]),
-        (read_ack, [-1, 2, []]),
-        (read_ack, [1, 1 << 64, []]),
-        (read_ack, [1, True, []]),
-        (read_ack, [1, 2.0, []]),
-        (read_ack, [1, float("inf"), []]),
-        (read_ack, [1, "2", []]),
-        (read_ack, [1, 2, None]),
-        (read_ack, [1, 2, {}]),
-        (read_ack, [1, 2, [[1, 2, 3]]]),
-        (read_ack, [1, 2, ["four"]]),
-        (read_ack, [1, 2, [[1, 1 << 32, 3, b""]]]),
-        (read_ack, [1, 2, [[1, 2, -3, b""]]]),
-        (read_ack, [1, 2, [[1, 2, 3, 10**12]]]),  # bytes(10**12) would be a terabyte
-        (read_ack, [1, 2, [[1, 2, 3, [1, 2]]]]),
+        (read_ack, [1, 2, []]),
+        (read_ack, [1, 2, [], -1]),
+        (read_ack, [1, 2, [], 0, 5]),
+        (read_ack, [-1, 2, [], 0]),
+        (read_ack, [1, 1 << 64, [], 0]),
+        (read_ack, [1, True, [], 0]),
+        (read_ack, [1, 2.0, [], 0]),
+        (read_ack, [1, float("inf"), [], 0]),
+        (read_ack, [1, "2", [], 0]),
+        (read_ack, [1, 2, None, 0]),
+        (read_ack, [1, 2, {}, 0]),
+        (read_ack, [1, 2, [[1, 2, 3]], 0]),
+        (read_ack, [1, 2, ["four"], 0]),
+        (read_ack, [1, 2, [[1, 1 << 32, 3, b""]], 0]),
+        (read_ack, [1, 2, [[1, 2, -3, b""]], 0]),
+        (read_ack, [1, 2, [[1, 2, 3, 10**12]], 0]),  # bytes(10**12) would be a terabyte
+        (read_ack, [1, 2, [[1, 2, 3, [1, 2]]], 0]),
         (read_entered, [1, 2, 3, b"call", False, []]),
         (read_entered, [1, 2, 3, "call", 0, []]),
         (read_entered, [1, 2, 1 << 32, "call", False, []]),

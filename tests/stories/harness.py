@@ -1,10 +1,10 @@
 """Plays a story: commands of a text file on a simulated world, and what happens as a transcript.
 
 A story file has three parts: a comment that says what is shown and why, the commands, and after a line ``----`` exactly
-what they lead to. In the transcript ``*`` marks a command, ``rank 1`` a change of state there, ``rank 0 -> 1`` a control
-message at the moment it is heard, left out if it says the same as the one before. Beats and acknowledgements are left
-out, too, and chunks are counted at the end of each ``run``, or nobody could read it. Times are virtual, in milliseconds
-since all had connected.
+what they lead to. In the transcript ``*`` marks a command, ``rank 1`` a change of state there, ``rank 0 -> 1`` a
+control message at the moment it is heard. Left out, or nobody could read it: messages that say the same as the one
+before between the two, beats and acknowledgements. Chunks are counted at the end of each ``run``. Times are virtual, in
+milliseconds since all had connected.
 
     world ranks=2 nics=2 spares=0 bandwidth=100MB/s silence_s=0.06   first; any setting by name
     all_reduce 4MiB [on 0 2] [of B] [timeout 20ms] [then rewrite]    called, not waited for
@@ -14,6 +14,7 @@ since all had connected.
     cut | restore | drop rank 1 nic 0                                drop: silently
     drop | restore link 0.0 1.0                                      between two NICs
     slow link 0.0 1.0 to 1MB/s                                       one way
+    spoil link 0.0 1.0                                               one bit of the next chunk, one way
     kill 2 · freeze 1 for 30s
     hedge 0 -> 1 on nic 1                                            rank 0 sends a twin of its oldest chunk by nic 1
     close
@@ -22,7 +23,6 @@ since all had connected.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,52 +37,18 @@ from r2ccl.config import Settings
 from r2ccl.errors import R2cclError
 from r2ccl.ids import WORLD_PARENT, communicator_id
 from r2ccl.planner.picture import first_picture
-from r2ccl.protocol.wire import Kind, checksum, pack_header
+from r2ccl.protocol.wire import Header, Kind, checksum, pack_header
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
 from r2ccl.telemetry.event_log import Event, EventLog
-from r2ccl.transport.memory_path import Model
+from r2ccl.transport.memory_path import Model, PortName
 from tests.stories import wiretap
+from tests.stories.script import BadStory, Options, Story, parse_options, quantity
 
 Values = npt.NDArray[np.uint32]
-RULE = "----\n"
 REWRITTEN = 0xEEEEEEEE
 #: What ranks say to one another when they have just connected is no part of any story.
 SETTLE_S = 0.001
-#: Of bytes written, and of time.
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB/s": 1_000_000, "s": 1.0, "ms": 1e-3, "us": 1e-6}
-
-
-class BadStory(ValueError):
-    """A line that is no command."""
-
-
-def quantity(text: str) -> float:
-    """``4MiB`` in bytes, ``50ms`` in seconds, ``100MB/s`` in bytes per second."""
-    match = re.fullmatch(r"([0-9.]+)([A-Za-z/]+)", text)
-    if match is None or match[2] not in UNITS:
-        raise BadStory(f"{text!r} is no size, time or speed")
-    return float(match[1]) * UNITS[match[2]]
-
-
-@dataclass(slots=True)
-class Story:
-    """The parts of a story file."""
-
-    head: str
-    commands: list[str]
-    transcript: str
-
-    @staticmethod
-    def parse(text: str) -> Story:
-        head, _, transcript = text.partition(RULE)
-        lines = [line.strip() for line in head.splitlines()]
-        if not lines or not lines[0].startswith("#"):
-            raise BadStory("a story begins with a comment that says what it shows and why")
-        return Story(head, [line for line in lines if line and not line.startswith("#")], transcript)
-
-    def text(self) -> str:
-        return self.head + RULE + self.transcript
 
 
 def play(story: Story, one_sided: bool = False) -> str:
@@ -124,17 +90,6 @@ class Call:
     buffer: Values
     expected: Values
     rewrite: bool
-
-
-@dataclass(slots=True)
-class Options:
-    """What follows a collective's name and size."""
-
-    ranks: list[int]
-    communicator: str = "A"
-    root: int = 0
-    timeout_s: float | None = None
-    rewrite: bool = False
 
 
 @dataclass(slots=True)
@@ -203,7 +158,7 @@ class Stage:
         given = dict(word.split("=", 1) for word in words)
         shape: dict[str, Any] = {name: int(given.pop(name)) for name in ("ranks", "nics", "spares") if name in given}
         model = Model(bandwidth_bytes_s=quantity(given.pop("bandwidth"))) if "bandwidth" in given else Model()
-        settings = Settings(**{name: float(value) for name, value in given.items()})
+        settings = Settings().replace(**{name: float(value) for name, value in given.items()})
         self._world = World(
             Shape(**shape, one_sided=self.one_sided, settings=settings, model=model),
             make_log=lambda rank: ToldLog(self, rank),
@@ -232,31 +187,12 @@ class Stage:
 
     # Calls.
 
-    def options(self, words: list[str]) -> Options:
-        found = Options(list(range(self.world.shape.ranks)))
-        while words:
-            match words:
-                case ["on", *rest]:
-                    count = next((i for i, word in enumerate(rest) if not word.isdigit()), len(rest))
-                    found.ranks, words = [int(word) for word in rest[:count]], rest[count:]
-                case ["of", name, *words]:
-                    found.communicator = name
-                case ["from", root, *words]:
-                    found.root = int(root)
-                case ["timeout", limit, *words]:
-                    found.timeout_s = quantity(limit)
-                case ["then", "rewrite", *words]:
-                    found.rewrite = True
-                case _:
-                    raise BadStory(f"no option begins with {' '.join(words)}")
-        return found
-
     def truth(self, rank: int, count: int) -> Values:
         """What a rank puts in: different in every element, and sums do not overflow."""
         return np.arange(count, dtype=np.uint32) * np.uint32(7) + np.uint32(1000 * rank)
 
     async def all_reduce(self, words: list[str]) -> None:
-        count, options = int(quantity(words[0])) // 4, self.options(words[1:])
+        count, options = int(quantity(words[0])) // 4, parse_options(words[1:], self.world.shape.ranks)
         expected = sum((self.truth(rank, count) for rank in range(self.world.shape.ranks)), np.zeros(count, np.uint32))
         for rank in options.ranks:
             buffer = self.truth(rank, count)
@@ -264,7 +200,7 @@ class Stage:
             self.watch(rank, options, member.all_reduce(buffer, timeout=options.timeout_s), buffer, expected)
 
     async def broadcast(self, words: list[str]) -> None:
-        count, options = int(quantity(words[0])) // 4, self.options(words[1:])
+        count, options = int(quantity(words[0])) // 4, parse_options(words[1:], self.world.shape.ranks)
         expected = self.truth(options.root, count)
         for rank in options.ranks:
             buffer = expected.copy() if rank == options.root else np.zeros(count, np.uint32)
@@ -273,7 +209,7 @@ class Stage:
             self.watch(rank, options, work, buffer, expected)
 
     async def barrier(self, words: list[str]) -> None:
-        options, nothing = self.options(words), np.zeros(0, np.uint32)
+        options, nothing = parse_options(words, self.world.shape.ranks), np.zeros(0, np.uint32)
         for rank in options.ranks:
             member = self.communicator(options.communicator, rank)
             self.watch(rank, options, member.barrier(timeout=options.timeout_s), nothing, nothing)
@@ -322,15 +258,26 @@ class Stage:
     async def fault(self, verb: str, words: list[str]) -> None:
         fabric = self.world.fabric
         match verb, words:
-            case ("cut" | "restore" | "drop"), ["rank", rank, "nic", nic]:
+            case (("cut" | "restore" | "drop"), ["rank", rank, "nic", nic]):
                 act = {"cut": fabric.cut, "restore": fabric.restore, "drop": fabric.silent_drop}[verb]
                 act((int(rank), int(nic)))
-            case ("drop" | "restore"), ["link", one, other]:
+            case (("drop" | "restore"), ["link", one, other]):
                 (fabric.silent_drop_link if verb == "drop" else fabric.restore_link)(_nic(one), _nic(other))
             case "slow", ["link", one, other, "to", speed]:
                 fabric.path(_nic(one), _nic(other)).bandwidth_bytes_s = quantity(speed)
+            case "spoil", ["link", one, other]:
+                self._spoil(_nic(one), _nic(other))
             case _:
                 raise BadStory(f"{verb} what? {' '.join(words)}")
+
+    def _spoil(self, source: PortName, target: PortName) -> None:
+        def next_chunk(one: PortName, other: PortName, header: Header) -> bool:
+            hit = (one, other, header.kind) == (source, target, Kind.CHUNK)
+            if hit:
+                undo()
+            return hit
+
+        undo = self.world.fabric.corrupt(next_chunk)
 
     async def kill(self, words: list[str]) -> None:
         self.world.fabric.kill(int(words[0]))
@@ -394,7 +341,7 @@ def _chunks(nic: str, counters: dict[str, int]) -> list[str]:
     return [f"{nic} {', '.join(words)}"] if words else []
 
 
-def _nic(text: str) -> tuple[int, int]:
+def _nic(text: str) -> PortName:
     rank, nic = text.split(".")
     return int(rank), int(nic)
 
@@ -414,6 +361,7 @@ COMMANDS: dict[str, Callable[[Stage, list[str]], Awaitable[None]]] = {
     "restore": lambda stage, words: stage.fault("restore", words),
     "drop": lambda stage, words: stage.fault("drop", words),
     "slow": lambda stage, words: stage.fault("slow", words),
+    "spoil": lambda stage, words: stage.fault("spoil", words),
     "kill": Stage.kill,
     "freeze": Stage.freeze,
     "hedge": Stage.hedge,

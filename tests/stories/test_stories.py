@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.stories.harness import BadStory, Story, play
+from tests.stories.harness import play
+from tests.stories.script import BadStory, Story
 
 FOLDER = Path(__file__).parent
 STORIES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -27,6 +29,18 @@ def test_the_story_is_played_as_it_is_written(name: str, request: pytest.Fixture
 def test_a_story_tells_the_same_twice(name: str) -> None:
     story = Story.parse((FOLDER / f"{name}.txt").read_text())
     assert play(story) == play(story)
+
+
+def endings(transcript: str) -> list[str]:
+    """How each operation ended where, without when."""
+    lines = (line[14:] for line in transcript.splitlines() if "operation " in line)
+    return sorted(re.sub(r"lost rank.*", "lost", line) for line in lines if re.search("right|WRONG|failed", line))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_on_one_sided_hardware_every_story_ends_the_same(name: str) -> None:
+    story = Story.parse((FOLDER / f"{name}.txt").read_text())
+    assert endings(play(story, one_sided=True)) == endings(story.transcript)
 
 
 @pytest.mark.parametrize(

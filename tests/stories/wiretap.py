@@ -52,7 +52,10 @@ def _tap_inbox(rank: int, inbox: Inbox, tell: Tell) -> None:
 
     def tapped_landed(connection: Connection, landing: Any, header: Header, displace: Any) -> None:
         def told_displace(loser: Connection) -> None:
-            tell(f"rank {rank}", f"{_name(header)}: nic{connection.local_nic} is done first, nic{loser.local_nic} discards")
+            tell(
+                f"rank {rank}",
+                f"{_name(header)}: nic{connection.local_nic} is done first, nic{loser.local_nic} discards",
+            )
             displace(loser)
 
         if twins.pop(connection, None) is None:
