@@ -129,7 +129,12 @@ VIOLATIONS: Final[tuple[tuple[Rule, str, str, str], ...]] = (
         "from r2ccl.actors.profiler import Profiler",
         "runtime",
     ),
-    (rules.only_the_runtime_names_all_actors, "actors.courier", "from r2ccl.actors import coordinator", "actors/runtime.py"),
+    (
+        rules.only_the_runtime_names_all_actors,
+        "actors.courier",
+        "from r2ccl.actors import coordinator",
+        "actors/runtime.py",
+    ),
     (rules.no_module_level_mutable_state, "ids", "seen = []", "seen is module-level mutable state"),
     (rules.no_module_level_mutable_state, "ids", "CACHE: dict[int, int] = {}", "CACHE"),
     (rules.no_module_level_mutable_state, "ids", "import collections\nq = collections.deque()", "line 2"),

@@ -112,7 +112,9 @@ def test_every_setting_has_a_variable_a_reason_and_is_read_as_the_type_of_its_de
     assert read == kind(text)
 
 
-@pytest.mark.parametrize("wrong", [{"chunk_bytes": 0}, {"chunk_bytes": 5 << 20}, {"checksum": "maybe"}, {"debug": "LOUD"}])
+@pytest.mark.parametrize(
+    "wrong", [{"chunk_bytes": 0}, {"chunk_bytes": 5 << 20}, {"checksum": "maybe"}, {"debug": "LOUD"}]
+)
 def test_a_setting_out_of_its_range_says_what_the_range_is(wrong):
     with pytest.raises(ConfigurationError, match=r"must be"):
         Settings().replace(**wrong)

@@ -39,7 +39,7 @@ class Recorder:
     def destination(self, connection: Connection, header: Header) -> memoryview:
         raise AssertionError("no chunk was sent")
 
-    landed = chunk = spoiled = destination  # type: ignore[assignment]
+    landed = chunk = spoiled = destination
 
 
 async def read_until_the_reset() -> tuple[int, Loss]:
