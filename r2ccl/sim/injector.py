@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 
 from r2ccl.protocol.wire import Header, Kind
+from r2ccl.sim.faults import FOREVER, Fault, FaultKind, Nic
 from r2ccl.sim.history import History
-from r2ccl.sim.scenario import FOREVER, Fault, FaultKind, Nic
 from r2ccl.sim.world import World
 
 

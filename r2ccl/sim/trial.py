@@ -29,10 +29,11 @@ from r2ccl.planner.requests import CollectiveKind
 from r2ccl.reduction import Op
 from r2ccl.sim import loop as sim_loop
 from r2ccl.sim.checkers import Answers, Array, Complaints, Composure, Deliveries, kept, open_ends, stranded_bytes
+from r2ccl.sim.faults import Promise
 from r2ccl.sim.history import History, ToldLog
 from r2ccl.sim.injector import Injector
 from r2ccl.sim.loop import SimClock
-from r2ccl.sim.scenario import Call, Promise, Scenario
+from r2ccl.sim.scenario import Call, Scenario
 from r2ccl.sim.world import World
 from r2ccl.transport.memory import MemoryDevice
 
