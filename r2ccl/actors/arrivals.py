@@ -6,10 +6,9 @@ parked memory if the operation has not been called here yet; nothing at all if i
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from typing import Any, Protocol
-
-import numpy as np
 
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.operation import Operation, Scratch, ScratchPool
@@ -228,8 +227,9 @@ class ArrivalsDesk:
         #: Chunks of communicators that this rank has not made yet, by name: no ledger knows them, and what is sent
         #: again must not be kept again, or the senders' credit would not bound it.
         self._strangers: dict[int, dict[tuple[int, int, int, int], tuple[Connection, Header, bytes]]] = {}
-        #: Not zeroed, so that its pages exist only when something was thrown away.
-        self._trash = memoryview(np.empty(CHUNK_BYTES_MAX, np.uint8))  # type: ignore[arg-type]
+        #: A mapping, so that its pages exist only when something was thrown away, and go when it goes: a block this
+        #: size from the allocator ends in the heap, once one was freed, and keeps that from shrinking.
+        self._trash = memoryview(mmap.mmap(-1, CHUNK_BYTES_MAX))
 
     def add(self, inbox: Inbox) -> None:
         """A communicator exists here from now on."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 #: The gap is looked for within this long after a cut, and compared with as long before.
 GAP_WINDOW_S = 1.0
 #: Operations in flight: while one is checked the next are on the wires.
-IN_FLIGHT = 3
+IN_FLIGHT = 4
 #: A NIC stays away for at least the window in which the gap is measured.
 OUTAGE_S_MIN = 1.05
 #: One cut, its outage and a second of health before the next do not fit into less.

@@ -35,6 +35,9 @@ _NAME = struct.Struct("<QQ")
 _NAME_AT = 8
 _KIND_AT = 2
 
+#: Of a connection that is not open.
+_NO_INBOX = memoryview(b"")
+
 Frame = tuple[bytes, bytes | memoryview]
 
 _LOSSES: Final = {
@@ -75,7 +78,7 @@ class TcpConnection:
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
         #: Bytes [_start, _end) of the inbox are unparsed.
-        self._inbox = memoryview(bytearray(INBOX_BYTES))
+        self._inbox = _NO_INBOX
         self._start = 0
         self._end = 0
         #: The large chunk being received: header, where it goes, how much is there. None: between frames.
@@ -88,6 +91,7 @@ class TcpConnection:
         """The handshake is done; ``leftover`` came behind it."""
         self._sock = sock
         self._forget = forget
+        self._inbox = memoryview(bytearray(INBOX_BYTES))
         self.is_open = True
         self._receiver.established(self)
         if not self.is_open:
@@ -289,7 +293,7 @@ class TcpConnection:
         self._compact()
 
     def _compact(self) -> None:
-        if self._start == self._end:
+        if self._start == self._end or not self.is_open:
             self._start = self._end = 0
         elif self._start:
             rest = bytes(self._inbox[self._start : self._end])
@@ -335,8 +339,8 @@ class TcpConnection:
         self.is_open = False
         self._queue.clear()
         self._target = self._header = None
-        # Timers that nobody cancels keep us a while; the memory need not wait for them.
-        self._inbox = memoryview(bytearray())
+        # Whoever still refers to us, a timer for instance, need not keep the memory too.
+        self._inbox = _NO_INBOX
         if sock is None:
             return
         self._loop.remove_reader(sock.fileno())

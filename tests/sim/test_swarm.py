@@ -1,0 +1,231 @@
+"""The swarm finds nothing wrong with the subject, repeats itself exactly, and does find what is broken on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from r2ccl.actors.coordinator import Coordinator
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.failing import Failing
+from r2ccl.actors.operation import ScratchPool
+from r2ccl.actors.runtime import Runtime
+from r2ccl.protocol.ledger import Ledger, Offer
+from r2ccl.protocol.liveness import PeerLiveness
+from r2ccl.protocol.outbox import Outbox
+from r2ccl.sim import swarm, trial
+from r2ccl.sim.faults import FaultKind, Promise
+from r2ccl.sim.injector import Injector
+from r2ccl.sim.scenario import Scenario, draw
+from r2ccl.sim.swarm import judge
+
+
+def seeds_where(fits: Callable[[Scenario], bool], count: int) -> list[Scenario]:
+    """The first small scenarios that fit, so that these tests don't depend on what a single seed draws."""
+    small = (scenario for scenario in map(draw, range(400)) if scenario.shape.ranks <= 4 and fits(scenario))
+    return [scenario for scenario, _ in zip(small, range(count), strict=False)]
+
+
+def has(kind: FaultKind) -> Callable[[Scenario], bool]:
+    return lambda scenario: any(fault.kind is kind for fault in scenario.faults)
+
+
+def complains(of: str, scenarios: list[Scenario]) -> bool:
+    """Does any of these scenarios lead to a complaint with this text?"""
+    return any(of in text for scenario in scenarios for text in trial.run(scenario).complaints)
+
+
+# Nothing is wrong.
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_seed_is_green(seed: int) -> None:
+    verdict = judge(seed)
+    assert verdict.is_green, swarm.report(verdict, one_sided=False)
+    assert verdict.chunks > 0
+
+
+@pytest.mark.parametrize("promise", Promise)
+def test_worlds_of_every_promise_do_what_it_is_about(promise: Promise) -> None:
+    (scenario,) = seeds_where(lambda s: s.promise is promise and len(s.faults) > 1, 1)
+    outcome = trial.run(scenario)
+    assert outcome.complaints == ()
+    assert bool(outcome.ended_badly) is promise.loses_a_peer
+    if promise is not Promise.PATHS:
+        assert outcome.failovers > 0
+
+
+def test_another_process_with_another_hash_seed_takes_the_same_steps() -> None:
+    here = {seed: trial.run(draw(seed)).digest for seed in range(3)}
+    for hash_seed in ("1", "2"):
+        told = subprocess.run(
+            [sys.executable, "-m", "r2ccl.sim.swarm", "--seeds", "3", "--jobs", "1", "--json"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        worlds = json.loads(told.stdout)["worlds"]
+        assert {world["seed"]: world["digest"] for world in worlds} == here
+
+
+def test_different_seeds_take_different_steps() -> None:
+    assert len({trial.run(draw(seed)).digest for seed in range(6)}) == 6
+
+
+# The command.
+
+
+def test_the_command_reports_green_worlds_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert swarm.main(["--seeds", "4", "--first", "3", "--jobs", "2", "--verbose"]) == 0
+    told = capsys.readouterr().out
+    assert [f"seed {seed} ok" in told for seed in (3, 4, 5, 6)] == [True] * 4
+    assert "4 worlds, all green" in told
+
+
+def test_a_failing_seed_prints_its_story_and_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Coordinator, "_apply", lambda *_: None)
+    assert swarm.main(["--seeds", "3", "--first", "7", "--jobs", "1"]) == 1
+    told = capsys.readouterr().out
+    assert "seed 7 FAILED" in told
+    assert "elements are wrong" in told
+    assert "rank 0, the last" in told
+    command = next(line for line in told.splitlines() if line.startswith("replay: "))
+    assert command.endswith("-m r2ccl.sim.swarm --seed 7 --verbose")
+    assert swarm.main(command.partition("swarm ")[2].split()) == 1
+    assert "COMPLAINT" in capsys.readouterr().out
+
+
+def test_a_second_run_that_takes_other_steps_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, runs = trial.run, list[int]()
+
+    def other_each_time(scenario: Scenario, echo: Callable[[str], None] | None = None) -> trial.Outcome:
+        runs.append(scenario.seed)
+        return dataclasses.replace(run(scenario, echo), digest=str(len(runs)))
+
+    monkeypatch.setattr(trial, "run", other_each_time)
+    assert any("a second run took other steps" in text for text in judge(0).complaints)
+
+
+def test_other_bits_than_in_an_unharmed_world_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trial.run
+
+    def other_bits_unharmed(scenario: Scenario, echo: Callable[[str], None] | None = None) -> trial.Outcome:
+        outcome = run(scenario, echo)
+        return outcome if scenario.faults else dataclasses.replace(outcome, results={(0, 0): "other"})
+
+    monkeypatch.setattr(trial, "run", other_bits_unharmed)
+    assert any("communicator 0 call 0 has other bits" in text for text in judge(1).complaints)
+
+
+# What is broken on purpose is found.
+
+
+def test_a_ledger_that_forgets_duplicates_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = Ledger.accept
+    monkeypatch.setattr(Ledger, "accept", lambda *arguments: (True, accept(*arguments)[1]))
+    monkeypatch.setattr(Ledger, "offer", lambda *_: Offer.FIRST)
+    assert complains("came twice", seeds_where(has(FaultKind.SILENT_NIC), 20))
+
+
+def test_a_courier_that_drops_what_is_resent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Courier.put
+
+    def drop_resent(self: Courier, lane: Any, parcel: Any) -> None:
+        if parcel.times_sent:
+            lane.put(parcel, 0.0)
+        else:
+            put(self, lane, parcel)
+
+    monkeypatch.setattr(Courier, "put", drop_resent)
+    assert complains("does not end", seeds_where(has(FaultKind.CUT), 6))
+
+
+def test_a_spoiled_chunk_that_nobody_asks_for_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Courier, "resend", lambda *_: None)
+    assert complains("does not end", seeds_where(has(FaultKind.CORRUPT), 12))
+
+
+def test_one_wrong_bit_on_one_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = Coordinator._apply
+
+    def one_bit_off(self: Coordinator, operation: Any, receive: int, chunk: int, data: Any) -> None:
+        apply(self, operation, receive, chunk, data)
+        if self.shared.rank == 1 and operation.buffer.count > 3:
+            operation.buffer.array.view(np.uint8)[0] ^= 1
+
+    monkeypatch.setattr(Coordinator, "_apply", one_bit_off)
+    assert complains("elements are wrong", seeds_where(lambda s: True, 2))
+
+
+def test_credit_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outbox, "_fits_credit", lambda *_: True)
+    tight = seeds_where(lambda s: s.shape.settings.credit_bytes == s.shape.settings.chunk_bytes, 12)
+    assert complains("of at most", tight)
+
+
+def test_scratch_memory_that_is_not_given_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScratchPool, "give", lambda *_: None)
+    assert complains("scratch pieces", seeds_where(lambda s: s.shape.model.small_bytes == 0, 2))
+
+
+def test_a_dead_peer_that_is_never_declared_dead_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PeerLiveness, "refused", lambda _: [])
+    monkeypatch.setattr(PeerLiveness, "timer_fired", lambda *_: [])
+    assert complains("does not end", seeds_where(lambda s: s.promise is Promise.KILLED, 2))
+
+
+def test_a_failure_that_is_told_to_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, "_tell_untold", lambda _: None)
+    pairs = seeds_where(lambda s: s.promise is Promise.UNREACHABLE and s.shape.ranks > 2, 6)
+    assert complains("not all operations ended", pairs)
+
+
+def test_links_that_are_given_up_for_good_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("r2ccl.protocol.nic_session.NicSession._dial", lambda _: [])
+    monkeypatch.setattr("r2ccl.protocol.nic_session.NicSession._wanted", _first_dial)
+    assert complains("did not come back", seeds_where(has(FaultKind.CUT), 3))
+
+
+def _first_dial(session: Any) -> list[Any]:
+    from r2ccl.protocol.nic_session import Dial, LinkState
+
+    if session.state is not LinkState.ABSENT or not session.dialler:
+        return []
+    session.state = LinkState.DIALLING
+    return [Dial(), session._arm(session.times.dial_timeout_s)]
+
+
+def test_what_a_runtime_leaves_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    abort = Runtime.abort
+
+    def forgets_a_port(self: Runtime) -> None:
+        forgotten = self.ports.pop()
+        abort(self)
+        self.ports.append(forgotten)
+
+    monkeypatch.setattr(Runtime, "abort", forgets_a_port)
+    assert complains("is open", seeds_where(lambda s: s.promise is Promise.PATHS, 1))
+
+
+def test_an_actor_that_fails_is_noticed_though_it_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr("r2ccl.actors.health_monitor.HealthMonitor._own_nic", broken)
+    assert complains("broken on purpose", seeds_where(has(FaultKind.CUT), 1))
+
+
+def test_a_fault_that_breaks_its_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Injector, "_end", lambda *_: None)
+    assert complains("failed though", seeds_where(lambda s: s.promise is Promise.OUTAGE, 2))
