@@ -27,8 +27,8 @@ from r2ccl.cli.demo_stage import Stage
 from r2ccl.clock import MonotonicClock
 from r2ccl.errors import UsageError
 
-#: float32. One operation takes some 25 ms, 2 MiB on two NICs of 500 Mbit/s, so a cut is always in the middle of some. In
-#: a ring with one slow rank its neighbours wait for a segment now and then, so smaller operations stall less.
+#: float32. One operation takes some 25 ms, 2 MiB on two NICs of 500 Mbit/s, so a cut is always in the middle of some.
+#: In a ring with one slow rank its neighbours wait for a segment now and then, so smaller operations stall less.
 ELEMENT_BYTES = 4
 ELEMENTS_PER_MBIT_S = 1 << 9
 ELEMENTS_MIN, ELEMENTS_MAX = 1 << 16, 1 << 23

@@ -36,7 +36,7 @@ def test_one_nic_and_a_spare_are_enough():
 
 def test_faster_nics_get_bigger_all_reduces_within_bounds():
     sizes = [dataclasses.replace(OPTIONS, rate_mbit_s=rate).elements for rate in (1, 500, 1000, 100_000)]
-    assert sizes == [demo.ELEMENTS_MIN, 1000 << 10, 2000 << 10, demo.ELEMENTS_MAX]
+    assert sizes == [demo.ELEMENTS_MIN, 1000 << 9, 2000 << 9, demo.ELEMENTS_MAX]
 
 
 def test_loopback_on_request_says_so():

@@ -82,11 +82,12 @@ def test_the_slowest_nic_of_all_ranks_decides_on_the_chunk() -> None:
     assert choose(all_reduce(256 * MIB), 2, picture).chunk_bytes == 128 * KIB
 
 
-def test_small_transfers_are_still_cut_in_four() -> None:
-    choice = choose(all_reduce(2 * MIB), 4, even_picture(4))
+@pytest.mark.parametrize(("nics", "chunk_kib"), [(1, 128), (2, 64), (4, 32), (8, 32)])
+def test_a_small_transfer_has_a_chunk_for_each_nic(nics: int, chunk_kib: int) -> None:
+    choice = choose(all_reduce(MIB // 2), 4, even_picture(4, nics_per_rank=nics))
     assert choice.algorithm == "ring"
-    assert choice.chunk_bytes == 2 * MIB // 4 // 4
-    assert choose(broadcast(MIB // 2), 2, even_picture(2)).chunk_bytes == 128 * KIB
+    assert choice.chunk_bytes == chunk_kib * KIB
+    assert choose(broadcast(MIB // 2), 2, even_picture(2, nics_per_rank=4)).chunk_bytes == 128 * KIB
 
 
 def test_a_chunk_is_never_larger_than_the_setting_and_never_splits_an_item() -> None:
