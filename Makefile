@@ -12,7 +12,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 APT_LINE := apt-get install git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format sim bench clean
+.PHONY: help setup demo test check format sim bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=200   that many simulated worlds with faults"
 	@echo "make bench           all-reduce beside gloo (ARGS=... goes to the benchmark; needs torch)"
+	@echo "make docs            write docs/settings.md anew from the table of settings"
 	@echo "make setup | format | clean"
 
 # Stamps: what is installed is installed again only when pyproject.toml changes.
@@ -68,6 +69,10 @@ sim: $(DEV)
 bench: $(RUNTIME)
 	$(BIN)/python benchmarks/all_reduce_beside_gloo.py $(ARGS)
 
+docs: $(RUNTIME)
+	$(BIN)/python scripts/settings_reference.py >docs/settings.md.new
+	mv docs/settings.md.new docs/settings.md
+
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find r2ccl tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find r2ccl tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -209,8 +209,11 @@ def _watch_links(runtime: Runtime, communicator: Communicator, nics: tuple[Nic, 
             runtime.nic_changed(index, event.up and not event.removed, "removed" if event.removed else "carrier")
 
     def on_address(event: AddressEvent) -> None:
-        if event.host in by_host and event.removed:
-            runtime.nic_changed(by_host[event.host], False, "address")
+        index = by_host.get(event.host)
+        if index is None:
+            return
+        link = watcher.link(nics[index].name)
+        runtime.nic_changed(index, not event.removed and link is not None and link.up, "address")
 
     watcher = LinkWatcher(runtime.shared.loop, on_link, on_address)
     try:

@@ -71,7 +71,8 @@ class Communicator:
         """Combine ``x`` of all ranks element by element; the result replaces ``x`` on every rank, the same bits on all.
 
         ``x``: numpy array, or anything with the buffer protocol or DLPack, contiguous and writable; any integer type,
-        bool, float16, float32, float64, bfloat16. ``timeout`` in seconds; default: R2CCL_TIMEOUT_SEC, 0 for none.
+        bool, float16, float32, float64, bfloat16, and complex numbers with SUM and PRODUCT. ``timeout`` in seconds;
+        default: R2CCL_TIMEOUT_SEC, 0 for none.
         Returns a Work whose result is ``x``. Raises :class:`~r2ccl.errors.UsageError` at once, before anything is
         numbered; awaiting the Work raises PeerLost, CollectiveMismatch, CollectiveTimeout or CommunicatorAborted.
         """
@@ -104,6 +105,8 @@ class Communicator:
             timeout = self._runtime.shared.settings.timeout_s
         elif not _is_positive(timeout):
             raise UsageError(f"{kind.value}: timeout={timeout!r} must be a positive number of seconds, or None")
+        else:
+            timeout = float(timeout)  # numpy's numbers do not go on the wire
         planned = self._plans.plan(kind, buffer, op, root)
         return self._coordinator.submit(planned, buffer, result, timeout)
 
@@ -112,7 +115,7 @@ class Communicator:
             raise CommunicatorClosed(
                 "this process is a fork of the one that owns the communicator: connect() anew here"
             )
-        if self._runtime.is_closed:
+        if self._runtime.is_closing:
             raise CommunicatorClosed("the communicator is closed")
 
     def stats(self) -> dict[str, Any]:
@@ -165,8 +168,12 @@ class Communicator:
         clock = self._runtime.shared.clock
         started = clock.now()
         await self._coordinator.idle(limit_s)
-        await self._runtime.close(max(0.0, limit_s - (clock.now() - started)))
-        self._finish_close()
+        try:
+            await self._runtime.close(max(0.0, limit_s - (clock.now() - started)))
+        finally:
+            # Also when it was cancelled, which ends the runtime all the same: nobody else would end what is unfinished.
+            if self._runtime.is_closed:
+                self._finish_close()
 
     def abort(self) -> None:
         """End at once, without a word to the others: they see this rank die. Unfinished operations fail here."""

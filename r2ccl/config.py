@@ -70,9 +70,7 @@ class Settings:
     credit_bytes: int = setting(
         1 * MIB, "R2CCL_CREDIT_BYTES", "bytes", "unsolicited bytes a peer may send; memory bound = peers x this"
     )
-    heartbeat_s: float = setting(
-        0.010, "R2CCL_HEARTBEAT", "s", "period of beats where bytes are in flight and nothing is heard"
-    )
+    heartbeat_s: float = setting(0.010, "R2CCL_HEARTBEAT", "s", "period of beats on links with unacknowledged chunks")
     idle_beat_s: float = setting(
         1.0, "R2CCL_IDLE_BEAT", "s", "period of beats on idle links: finds a dead one before use"
     )
@@ -80,7 +78,7 @@ class Settings:
         0.060,
         "R2CCL_SILENCE",
         "s",
-        "bytes in flight and no sign for this long: two beats + the delayed-ACK bound (44 ms)",
+        "bytes in flight and no sign for this long: more than two beats, and than the delayed-ACK bound (44 ms)",
     )
     bulk_silence_s: float = setting(
         0.5,

@@ -48,13 +48,6 @@ class NetworkError(R2cclError):
     """Base of what the network or a peer did to us."""
 
 
-class LinkLost(NetworkError):
-    """One path is gone. Handled inside: callers never see it unless no path of any kind is left.
-
-    The chunks that were on the path are queued on others.
-    """
-
-
 class PeerLost(NetworkError):
     """One or more ranks are gone: proven dead, or unreachable on every path for the grace time.
 

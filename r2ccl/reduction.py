@@ -2,8 +2,9 @@
 
 All ranks must end with the same bits, and a repaired collective with the bits of an unharmed one. So the schedule
 decides which operand is the left one, and every function here keeps that order: ``max(0.0, -0.0)`` and the payload of
-NaN + NaN depend on it. The kernel is numpy's everywhere and is agreed on at rendezvous by :func:`kernel_name`. Torch's
-half-precision kernels would be faster, but a rank that has not loaded torch would then round for itself.
+NaN + NaN depend on it. The kernel is numpy's everywhere; :func:`kernel_name` is part of every call's fingerprint, so
+that ranks with unlike kernels notice before they mix sums. Torch's half-precision kernels would be faster, but a rank
+that has not loaded torch would then round for itself.
 
 Two things that numpy does must be known. Given one element and the left operand as output, its float addition takes
 the right NaN; so single elements go through a temporary. And where both operands are NaN, the last elements of a longer

@@ -21,7 +21,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One interface of one rank. Its identity is ``index``: the address may change and is announced again."""
+    """One interface of one rank. Its identity is ``index``, not its address. A changed address is not announced yet."""
 
     index: int
     name: str
@@ -40,7 +40,7 @@ class Member:
     rank: int
     #: Random per process and connect: tells a restarted rank from the one that was there before.
     incarnation: int
-    #: Ranks with equal ``node`` share a network namespace and a /dev/shm.
+    #: Ranks with equal ``node`` share a network namespace and a /dev/shm, as far as a hash can tell (node_identity).
     node: str
     nics: tuple[Nic, ...]
 

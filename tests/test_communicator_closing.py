@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 
 import numpy as np
 import pytest
 
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CommunicatorClosed, PeerLost
+from r2ccl.protocol.wire import Kind
 from r2ccl.sim.world import World
 from tests.simulated import called, simulate, together
 
@@ -184,5 +187,92 @@ def test_leaving_the_block_with_an_error_aborts_and_without_one_closes() -> None
         failed, lost = await asyncio.gather(fail(), wait(), return_exceptions=True)
         assert isinstance(failed, KeyError)
         assert isinstance(lost, PeerLost)
+
+    simulate(story)
+
+
+def test_closing_twice_at_once_waits_for_running_operations_and_ends_with_them() -> None:
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        work = first.all_reduce(np.ones(BIG))
+        closing = [asyncio.ensure_future(first.close(timeout=60)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        assert not any(one.done() for one in closing)
+        await second.all_reduce(np.ones(BIG))
+        await second.close()
+        await asyncio.gather(*closing)
+        assert work.exception() is None
+        assert world.clock.now() < 1.0
+
+    simulate(story)
+
+
+def test_a_close_that_is_cancelled_while_it_lingers_leaves_nobody_waiting() -> None:
+    async def story(world: World) -> None:
+        first = world.communicators[0]
+        work = first.barrier()
+        ended: list[int] = []
+        first.when_closed(lambda: ended.append(1))
+        closing = asyncio.ensure_future(first.close(timeout=1.0))
+        await asyncio.sleep(0.5)
+        world.runtimes[0].shared.timers.after(0.0, closing.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        first.abort()
+        with pytest.raises(CommunicatorClosed):
+            await work
+        assert ended == [1]
+
+    simulate(story)
+
+
+def test_a_call_after_close_has_begun_is_refused() -> None:
+    async def story(world: World) -> None:
+        first = world.communicators[0]
+        closing = asyncio.ensure_future(first.close())
+        await asyncio.sleep(0.01)
+        with pytest.raises(CommunicatorClosed):
+            first.barrier()
+        await world.communicators[1].close()
+        await closing
+
+    simulate(story)
+
+
+def test_an_operation_whose_sender_closed_before_a_chunk_of_it_came_right_fails_instead_of_waiting_for_ever() -> None:
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        world.fabric.corrupt(lambda source, target, header: header.kind == Kind.CHUNK)
+        await first.broadcast(np.ones(100), 0)
+        work = second.broadcast(np.zeros(100), 0)
+        await first.close(timeout=1.0)
+        async with asyncio.timeout(60):
+            with pytest.raises(PeerLost, match="it closed its communicator"):
+                await work
+
+    simulate(story)
+
+
+def test_a_goodbye_is_no_failover_and_leaves_no_timer_behind() -> None:
+    async def story(world: World) -> None:
+        await together(world, lambda c: c.all_reduce(np.ones(BIG), timeout=1000.0))
+        await world.close()
+        for runtime in world.runtimes:
+            assert runtime.shared.counters.failovers == 0
+            assert not runtime.shared.events.since(0)[-1].name.startswith("lane")
+            assert len(runtime.shared.timers) == 0
+
+    simulate(story)
+
+
+def test_an_operation_that_ended_leaves_no_timer_that_would_keep_its_tensor() -> None:
+    async def story(world: World) -> None:
+        tensors = [np.ones(BIG) for _ in world.communicators]
+        watched = [weakref.ref(tensor) for tensor in tensors]
+        await together(world, lambda c: c.all_reduce(tensors[c.rank], timeout=1000.0))
+        tensors.clear()
+        await asyncio.sleep(1.0)
+        gc.collect()
+        assert [ref() for ref in watched] == [None, None]
 
     simulate(story)

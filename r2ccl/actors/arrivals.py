@@ -14,14 +14,20 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.operation import Operation, Scratch, ScratchPool
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.ledger import Ledger, Offer
+from r2ccl.protocol.outbox import OPERATIONS_AHEAD_MAX
 from r2ccl.protocol.wire import CHUNK_BYTES_MAX, BadFrame, Flag, Header, Kind
 from r2ccl.transport.interface import Connection
 
 #: Scratch pieces kept for reuse.
 SCRATCH_KEEP = 16
 #: An operation number further ahead than this is no number of a peer that keeps the rules.
-AHEAD_MAX = 1 << 16
-
+AHEAD_MAX = 4 * OPERATIONS_AHEAD_MAX
+#: No transfer has as many chunks: a bitmap of 8 MiB.
+CHUNKS_MAX = 1 << 26
+#: Kept for communicators that this rank has not made, for each rank of the job: far beyond any credit. What one chunk
+#: takes besides its bytes.
+STRANGERS_BYTES_MAX = 64 << 20
+STRANGER_BYTES = 512
 
 #: Makes a connection discard what it still receives.
 Displace = Callable[[Any], None]
@@ -48,6 +54,7 @@ class Coordinator(Protocol):
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None: ...
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None: ...
     def calls_differ(self, header: Header) -> None: ...
+    def misfit(self, header: Header, why: BadFrame) -> None: ...
     def peer_reached(self, peer: int, operation: int) -> None: ...
     def flush_acks(self) -> None: ...
 
@@ -76,8 +83,8 @@ class Inbox:
     def note(self, header: Header) -> None:
         """What every chunk's header tells besides: how far its sender is, and what it has of ours."""
         source, operation = header.source, header.operation
-        if operation > self.ledger.completed + AHEAD_MAX:
-            raise BadFrame(f"operation {operation} is too far ahead")
+        if operation > self.ledger.completed + AHEAD_MAX or header.chunk >= CHUNKS_MAX:
+            raise BadFrame(f"chunk {header.chunk} of operation {operation} is too far ahead")
         if header.acknowledged:
             self._courier.completed_by(source, self.communicator, header.acknowledged)
         self.coordinator.peer_reached(source, max(operation, header.acknowledged - 1))
@@ -116,6 +123,24 @@ class Inbox:
             raise BadFrame(f"a chunk of {header.payload_bytes} bytes where {stop - start} are due")
         return receive
 
+    def _fit_late(self, operation: Operation, header: Header) -> int:
+        """As :meth:`fit` for a chunk that is acknowledged already: it will not come again, and who calls us now may
+        have nothing to do with its connection."""
+        try:
+            return self.fit(operation, header)
+        except BadFrame as bad:
+            self.coordinator.misfit(header, bad)
+            return -1
+
+    def lacks(self, operation: Operation, source: int) -> bool:
+        """Are there chunks of the operation that have not come from a member?"""
+        waits = operation.planned.waits
+        return any(
+            receive.source == source
+            and not all(self.ledger.has(operation.number, receive.step, source, chunk) for chunk in range(chunks))
+            for receive, chunks in zip(waits.program.receives, waits.receive_chunks, strict=True)
+        )
+
     def memory(self, landing: Landing, header: Header) -> memoryview:
         """The bytes that a landing stands for."""
         if landing.scratch is not None:
@@ -143,7 +168,7 @@ class Inbox:
             if operation is None:
                 self._park(header, landing.scratch)
                 return
-            landing.receive = self.fit(operation, header)
+            landing.receive = self._fit_late(operation, header)
         if landing.receive >= 0:
             self.coordinator.piece_arrived(operation, landing.receive, header.chunk, landing.scratch)
         elif landing.scratch is not None:
@@ -151,6 +176,10 @@ class Inbox:
 
     def whole(self, connection: Connection, header: Header, payload: memoryview, displace: Displace) -> None:
         """A small chunk, all of it. As :meth:`landed`."""
+        operation = self.running.get(header.operation)
+        receive = 0 if operation is None else self.fit(operation, header)
+        if receive < 0:
+            return
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
         self._owe(header)
         if not counts:
@@ -158,20 +187,17 @@ class Inbox:
             return
         if owner is not None:
             displace(owner)
-        operation = self.running.get(header.operation)
         if operation is None:
             self._keep(header, bytes(payload))
         else:
-            receive = self.fit(operation, header)
-            if receive >= 0:
-                self.coordinator.whole_arrived(operation, receive, header.chunk, payload)
+            self.coordinator.whole_arrived(operation, receive, header.chunk, payload)
 
     def unpark(self, operation: Operation) -> None:
         """The operation runs from now on: apply what came before."""
         for header, payload in self.parked.pop(operation.number, ()):
             self._shared.counters.parked_bytes -= len(payload)
-            receive = self.fit(operation, header)
-            if receive >= 0:
+            receive = self._fit_late(operation, header)
+            if receive >= 0 and header.operation in self.running:
                 self.coordinator.whole_arrived(operation, receive, header.chunk, memoryview(payload))
             # Its sender may wait to hear that we are here: what was parked counts against the credit until then.
             self._owe(header)
@@ -227,6 +253,7 @@ class ArrivalsDesk:
         #: Chunks of communicators that this rank has not made yet, by name: no ledger knows them, and what is sent
         #: again must not be kept again, or the senders' credit would not bound it.
         self._strangers: dict[int, dict[tuple[int, int, int, int], tuple[Connection, Header, bytes]]] = {}
+        self._strangers_kept = 0
         #: A mapping, so that its pages exist only when something was thrown away, and go when it goes: a block this
         #: size from the allocator ends in the heap, once one was freed, and keeps that from shrinking.
         self._trash = memoryview(mmap.mmap(-1, CHUNK_BYTES_MAX))
@@ -235,6 +262,7 @@ class ArrivalsDesk:
         """A communicator exists here from now on."""
         self._inboxes[inbox.communicator] = inbox
         for connection, header, payload in self._strangers.pop(inbox.communicator, {}).values():
+            self._strangers_kept -= STRANGER_BYTES + len(payload)
             self.chunk(connection, header, memoryview(payload))
 
     def destination(self, connection: Connection, header: Header) -> memoryview:
@@ -283,12 +311,20 @@ class ArrivalsDesk:
         self._verify(connection, header)
         inbox = self._inboxes.get(header.communicator)
         if inbox is None:
-            name = (header.operation, header.step, header.source, header.chunk)
-            self._strangers.setdefault(header.communicator, {})[name] = (connection, header, bytes(payload))
+            self._keep(connection, header, bytes(payload))
             return
         inbox.note(header)
         self._count(connection, header)
         inbox.whole(connection, header, payload, self._displace)
+
+    def _keep(self, connection: Connection, header: Header, payload: bytes) -> None:
+        kept = self._strangers.setdefault(header.communicator, {})
+        name = (header.operation, header.step, header.source, header.chunk)
+        if name not in kept:
+            self._strangers_kept += STRANGER_BYTES + len(payload)
+            if self._strangers_kept > STRANGERS_BYTES_MAX * self._shared.size:
+                raise BadFrame("too much for communicators that do not exist here")
+        kept[name] = (connection, header, payload)
 
     def spoiled(self, connection: Connection, header: Header) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`. The chunk is asked for again, unless it is a duplicate.

@@ -23,6 +23,7 @@ from r2ccl.actors.messages import (
     EnteredHeard,
     GoodbyeHeard,
     PeerGone,
+    PeerParted,
 )
 from r2ccl.actors.operation import Operation, Planned, Scratch, ScratchPool
 from r2ccl.actors.registration import Registrar
@@ -32,7 +33,7 @@ from r2ccl.buffers import Buffer
 from r2ccl.errors import UsageError
 from r2ccl.protocol.collective import CollectiveMachine, Piece
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.wire import Ack, Entered, Header, Kind
+from r2ccl.protocol.wire import Ack, BadFrame, Entered, Header, Kind, OpenTransfer, frames_of
 
 #: Acknowledgements that nobody waits for ride in the next chunk's header, or go out after this long.
 ACK_DELAY_S = 0.002
@@ -68,6 +69,7 @@ class Coordinator(Actor):
         self.own_stall_s = own_stall_s
         self._pool = pool
         self._ack_timer_armed = False
+        self._is_starting = False
         self._idle: asyncio.Future[None] | None = None
         #: Number that each peer was last told.
         self._told = dict.fromkeys(shared.peers, 0)
@@ -89,19 +91,20 @@ class Coordinator(Actor):
         work = Work(self._loop, self.next_operation, planned.call, result)
         now = self.shared.clock.now()
         operation = Operation(self.next_operation, planned, buffer, work, timeout_s, self, now)
+        operation.stalled_s = self.own_stall_s()
         self.next_operation += 1
         if len(self.running) < settings.running_max and not self.waiting:
             self._start(operation)
         else:
             self.waiting.append(operation)
+        if not work.done():
+            self.failing.watch(operation)
         return work
 
     def _start(self, operation: Operation) -> None:
         machine = operation.machine = CollectiveMachine(operation.planned.waits)
-        operation.stalled_s = self.own_stall_s()
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
-        self.failing.watch(operation)
         if self.shared.one_sided and operation.planned.bulky_sources:
             self._registrar.open(operation)
         for peer in operation.planned.bulky_sources:
@@ -123,7 +126,8 @@ class Coordinator(Actor):
     async def idle(self, timeout_s: float) -> None:
         """Wait until nothing runs or waits, at most ``timeout_s``."""
         if self.running or self.waiting:
-            self._idle = self._loop.create_future()
+            if self._idle is None or self._idle.done():
+                self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=timeout_s)
 
     # Chunks.
@@ -135,12 +139,15 @@ class Coordinator(Actor):
         start, stop = planned.send_spans[index][chunk]
         view = operation.buffer.bytes[start:stop]
         copied = planned.copied[index]
+        # From a copy too it may have to be acknowledged: only so many may outlive their operations.
+        outlives = copied and (not send.needs_ack or self.courier.outboxes[send.target].may_copy)
         parcel = Parcel(
             self.communicator, operation.number, send.step, send.target, chunk, planned.fingerprint,
-            bytes(view) if copied else view, None if copied else operation, index, planned.chunk_bytes, operation.turn,
+            bytes(view) if copied else view, None if outlives else operation, index, planned.chunk_bytes,
+            operation.turn,
         )  # fmt: skip
         self.courier.submit(parcel)
-        if copied:
+        if outlives:
             assert operation.machine is not None
             operation.machine.settled(index)
 
@@ -152,6 +159,10 @@ class Coordinator(Actor):
         if not machine.arrived(receive, chunk):
             operation.held[receive, chunk] = scratch
             return
+        self._take_in(operation, receive, chunk, scratch)
+        self._applied(operation, receive, chunk)
+
+    def _take_in(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
         if scratch is not None:
             self._apply(operation, receive, chunk, scratch.array)
             self._pool.give(scratch)
@@ -160,7 +171,6 @@ class Coordinator(Actor):
             if written is not None:
                 begin = chunk * operation.planned.chunk_bytes
                 self._apply(operation, receive, chunk, written[begin:])
-        self._applied(operation, receive, chunk)
 
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:
         """A chunk is there, in memory that is not ours."""
@@ -191,18 +201,23 @@ class Coordinator(Actor):
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine
         assert machine is not None
-        sends, held = machine.applied(receive, chunk)
-        for piece in sends:
-            self._send(operation, piece)
-        for released in held:
-            self.piece_arrived(operation, *released, operation.held.pop(released))
-        if machine.is_received(receive):
-            source = operation.planned.waits.program.receives[receive].source
-            if source in operation.planned.bulky_sources:
-                self.inbox.acks_wanted.add(source)
-            if machine.chunks_left == 0:
-                self.ledger.finish(operation.number)
-                self._end_if_complete(operation)
+        # A list instead of recursion: each rank's piece may wait for that of the rank before.
+        todo = [(receive, chunk)]
+        while todo:
+            receive, chunk = todo.pop()
+            sends, held = machine.applied(receive, chunk)
+            for piece in sends:
+                self._send(operation, piece)
+            for released in held:
+                self._take_in(operation, *released, operation.held.pop(released))
+            todo += reversed(held)
+            if machine.is_received(receive):
+                source = operation.planned.waits.program.receives[receive].source
+                if source in operation.planned.bulky_sources:
+                    self.inbox.acks_wanted.add(source)
+        if machine.chunks_left == 0:
+            self.ledger.finish(operation.number)
+            self._end_if_complete(operation)
 
     def parcel_settled(self, operation: Operation, parcel: Parcel) -> None:
         """The target has a chunk of ours."""
@@ -221,9 +236,19 @@ class Coordinator(Actor):
         self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
         self.failing.ended(operation)
         operation.work.finish(None)
-        while self.waiting and len(self.running) < self.shared.settings.running_max:
-            self._start(self.waiting.popleft())
+        self._start_waiting()
         self.tell_if_idle()
+
+    def _start_waiting(self) -> None:
+        # What is started may end at once and bring us here again: thousands may wait, so only the first call goes on.
+        if self._is_starting:
+            return
+        self._is_starting = True
+        try:
+            while self.waiting and len(self.running) < self.shared.settings.running_max:
+                self._start(self.waiting.popleft())
+        finally:
+            self._is_starting = False
 
     def tell_if_idle(self) -> None:
         """Wake who waits for the end of all operations."""
@@ -242,7 +267,7 @@ class Coordinator(Actor):
             inbox.acks_wanted.clear()
         if inbox.acks_owed and not self._ack_timer_armed:
             self._ack_timer_armed = True
-            self._loop.call_later(ACK_DELAY_S, self._late_acks)
+            self.shared.timers.after(ACK_DELAY_S, self._late_acks)
 
     def _late_acks(self) -> None:
         self._ack_timer_armed = False
@@ -253,14 +278,16 @@ class Coordinator(Actor):
         self.inbox.acks_owed.clear()
 
     def _acknowledge(self, peer: int) -> None:
-        ack = Ack(self.communicator, self.ledger.completed, self.ledger.acknowledge(peer), self._first_not_started())
-        self.courier.tell(peer, Kind.ACK, ack.body())
+        self._say_arrived(peer, self.ledger.acknowledge(peer))
+
+    def _say_arrived(self, peer: int, transfers: tuple[OpenTransfer, ...]) -> None:
+        for some in frames_of(transfers):
+            ack = Ack(self.communicator, self.ledger.completed, some, self._first_not_started())
+            self.courier.tell(peer, Kind.ACK, ack.body())
 
     def resync(self, peer: int) -> None:
         """A path to the peer changed: say again what it may have missed."""
-        transfers = self.ledger.acknowledge_all(peer)
-        ack = Ack(self.communicator, self.ledger.completed, transfers, self._first_not_started())
-        self.courier.tell(peer, Kind.ACK, ack.body())
+        self._say_arrived(peer, self.ledger.acknowledge_all(peer))
         for name in self.ledger.missing(peer):
             self.courier.tell(peer, Kind.REPEAT, [self.communicator, *name])
         for operation in self.running.values():
@@ -284,13 +311,19 @@ class Coordinator(Actor):
                 self.failing.peer_gone(message)
             case GoodbyeHeard():
                 self.failing.goodbye_heard(message)
+            case PeerParted():
+                self.failing.peer_parted(message.peer)
             case _:
                 assert_never(message)
 
     def _entered_heard(self, peer: int, entered: Entered) -> None:
         number = entered.operation
         self.courier.peer_entered(peer, self.communicator, number)
-        if entered.landings and (number in self.running or number >= self._first_not_started()):
+        if (
+            self.shared.one_sided
+            and entered.landings
+            and (number in self.running or number >= self._first_not_started())
+        ):
             self.courier.may_land(peer, entered)
 
     def _first_not_started(self) -> int:
@@ -303,3 +336,7 @@ class Coordinator(Actor):
     def calls_differ(self, header: Header) -> None:
         """A chunk's fingerprint is not that of our call under the same number."""
         self.failing.calls_differ(header.operation)
+
+    def misfit(self, header: Header, why: BadFrame) -> None:
+        """A chunk was kept for an operation that has no place for it, though the calls are alike."""
+        self.failing.fail(header.operation, "aborted", f"rank {header.source} sent what does not fit: {why}", ())

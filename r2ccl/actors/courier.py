@@ -1,7 +1,8 @@
 """Carries everything to peers: chunks by the lane that will be done first, control frames by any live path.
 
 Control is state, not events: what was said on a path that then died is said again, whole, on the next (``resync``).
-So no control frame needs a sequence number or a retry of its own.
+So control frames need no sequence numbers and no retries; only a notice carries a version, and aborts and goodbyes are
+said again until they are answered.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ ABORT_REPEAT_S = 0.1
 MISMATCH_HEARING_S = 0.2
 #: After the first announcement of an unfinished operation it is repeated this often.
 ROLL_CALL_REPEAT_S = 1.0
+#: Calls named by the error of ranks that called different things.
+CALLS_NAMED_MAX = 200
 
 
 class Host(Protocol):
@@ -71,7 +73,7 @@ class Failing:
         self._own_stall_s = own_stall_s
         self._surrender = surrender
         self._shared = coordinator.shared
-        self._loop = coordinator.shared.loop
+        self._timers = coordinator.shared.timers
         self.roll_call = RollCall(coordinator.shared.peers)
         #: Why the communicator refuses work; None while it works.
         self.error: R2cclError | None = None
@@ -84,6 +86,8 @@ class Failing:
         self._heard_differing: set[int] = set()
         #: Peers that closed: they start nothing new.
         self.left: dict[int, int] = {}
+        #: Of those, peers from whom nothing more can come.
+        self.parted: set[int] = set()
         #: Recently finished calls, for peers that ask: operation -> (fingerprint, call). Bounded.
         self._finished: dict[int, tuple[int, str]] = {}
 
@@ -95,15 +99,16 @@ class Failing:
     # Watching.
 
     def watch(self, operation: Operation) -> None:
-        """The operation runs from now on."""
+        """The operation was called: its limit counts from now on, whether it runs or waits for its turn."""
         if operation.timeout_s:
-            self._loop.call_later(operation.timeout_s, self._time_out, operation, operation.stalled_s)
+            operation.timer = self._timers.after(operation.timeout_s, self._time_out, operation, operation.stalled_s)
         if not self._watching:
             self._watching = True
-            self._loop.call_later(self._shared.settings.roll_call_s, self._look_round)
+            self._timers.after(self._shared.settings.roll_call_s, self._look_round)
 
     def ended(self, operation: Operation) -> None:
         """The operation ended well."""
+        operation.forget_timer()
         planned = operation.planned
         self._finished[operation.number] = (planned.fingerprint, planned.call)
         if len(self._finished) > self._shared.settings.running_max:
@@ -126,7 +131,7 @@ class Failing:
             oldest.laggards_logged = True
             self._log_laggards(oldest, age_s)
         self._watching = True
-        self._loop.call_later(self._shared.settings.roll_call_s, self._look_round)
+        self._timers.after(self._shared.settings.roll_call_s, self._look_round)
 
     def _log_laggards(self, operation: Operation, age_s: float) -> None:
         presence = self._presence(operation)
@@ -148,7 +153,8 @@ class Failing:
             return
         now_stalled_s = self._own_stall_s()
         if now_stalled_s > stalled_s:
-            self._loop.call_later(now_stalled_s - stalled_s, self._time_out, operation, now_stalled_s)
+            more_s = now_stalled_s - stalled_s
+            operation.timer = self._timers.after(more_s, self._time_out, operation, now_stalled_s)
             return
         where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
@@ -164,14 +170,17 @@ class Failing:
         self._heard_differing.add(operation)
         for peer in self._shared.peers:
             self._coordinator.announce(ours, peer)
-        self._loop.call_later(MISMATCH_HEARING_S, self._judge_difference, operation)
+        self._timers.after(MISMATCH_HEARING_S, self._judge_difference, operation)
 
     def _judge_difference(self, operation: int) -> None:
         ours = self._coordinator.running.get(operation)
         if ours is None:
             return
-        calls = {**self.roll_call.calls(operation), self._shared.rank: ours.planned.call}
-        self.fail(operation, "mismatch", "calls differ", tuple(sorted(calls.items())))
+        mine = ours.planned.call
+        calls = {**self.roll_call.calls(operation), self._shared.rank: mine}
+        # Those that differ first: of a thousand ranks not all calls fit the frame that tells of them.
+        named = sorted(calls.items(), key=lambda item: (item[1] == mine, item[0]))[: CALLS_NAMED_MAX - 1]
+        self.fail(operation, "mismatch", "calls differ", tuple(sorted({*named, (self._shared.rank, mine)})))
 
     def entered_heard(self, peer: int, entered: Entered) -> None:
         """A peer announced an operation: note it, compare it, answer it."""
@@ -202,9 +211,22 @@ class Failing:
         if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
 
+    def peer_parted(self, peer: int) -> None:
+        """Nothing more comes from a member that said goodbye: what still lacks chunks of it will not end."""
+        self.parted.add(peer)
+        running = self._coordinator.running
+        for number in sorted(running):
+            if number in running:
+                self.fail_without(running[number])
+
     def fail_without(self, operation: Operation) -> None:
         """An operation began that needs members who have closed: they will never call it."""
-        missing = tuple(sorted(peer for peer, completed in self.left.items() if completed <= operation.number))
+        inbox = self._coordinator.inbox
+        missing = tuple(
+            peer
+            for peer, completed in sorted(self.left.items())
+            if completed <= operation.number or (peer in self.parted and inbox.lacks(operation, peer))
+        )
         if missing and operation.number in self._coordinator.running:
             self.fail(operation.number, "dead", "it closed its communicator", missing)
 
@@ -256,11 +278,12 @@ class Failing:
         )
         gone = set(error.ranks) if isinstance(error, PeerLost) else set()
         self._untold = set(self._shared.peers) - gone - set(self.left)
-        self._tell_untold()
         for operation in doomed:
             coordinator.inbox.let_go(operation)
+            operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
+        self._tell_untold()
 
     def close(self, error: R2cclError) -> None:
         """The communicator ended: what is unfinished fails here, and nobody is told."""
@@ -273,17 +296,18 @@ class Failing:
         for operation in doomed:
             self._registrar.close(operation)
             coordinator.inbox.let_go(operation)
+            operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
 
     def _tell_untold(self) -> None:
-        if not self._untold or self._abort is None or not self._coordinator.is_running:
+        if not self._untold or self._abort is None:
             return
         for peer in sorted(self._untold):
             self._coordinator.courier.tell(peer, Kind.ABORT, self._abort.body())
         if not self._repeating:
             self._repeating = True
-            self._loop.call_later(ABORT_REPEAT_S, self._tell_again)
+            self._timers.after(ABORT_REPEAT_S, self._tell_again)
 
     def _tell_again(self) -> None:
         self._repeating = False
@@ -306,6 +330,6 @@ def _error_of(abort: Abort, origin: int) -> R2cclError:
             return CollectiveMismatch(abort.operation, {int(rank): str(call) for rank, call in details})
         if abort.cause in ("dead", "unreachable"):
             return PeerLost([int(rank) for rank in details], abort.cause, abort.text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         logger.warning("rank %d aborted with details that do not fit its cause %s", origin, abort.cause)
     return CommunicatorAborted(f"rank {origin} aborted the communicator: {abort.text}")

@@ -243,7 +243,7 @@ class HealthMonitor(Actor):
                 case liveness.Probe():
                     self._probe(peer)
                 case liveness.ArmTimer():
-                    self._loop.call_later(effect.delay_s, self._liveness_timer, peer, effect.token)
+                    self._shared.timers.after(effect.delay_s, self._liveness_timer, peer, effect.token)
                 case liveness.Declare():
                     self._shared.events.record("peer_gone", peer=peer, cause=effect.cause, verdict=effect.verdict)
                     self._announce_gone(PeerGone(peer, effect.cause, effect.verdict))

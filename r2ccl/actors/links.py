@@ -1,7 +1,8 @@
 """One NIC's links: their connections, and the session machine of each carried out.
 
 A port is what a transport needs as its receiver. Chunks go straight on to the arrivals desk, control frames to the
-courier; everything about connections becomes an event of the link's session, whose effects are carried out here.
+switchboard, which is the runtime; everything about connections becomes an event of the link's session, whose effects
+are carried out here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.transport.interface import Connection, Device, Loss, Purpose
+
+#: Why a link is out of service whose peer said goodbye or is gone.
+PEER_LEFT = "peer left"
 
 
 class Link:
@@ -147,15 +151,31 @@ class Port:
             pending.abort()
         link.dials.append(self.device.dial(peer, remote_nic, endpoint, Purpose.PROBE))
 
+    def peer_leaves(self, peer: int) -> bool:
+        """The peer said goodbye, and a connection of its ended: no more dialling, no more sending. What still stands
+        may hold chunks that nobody has read yet, and ends by itself. Returns whether anything does."""
+        self._left.add(peer)
+        for key in [key for key in self.links if key[0] == peer]:
+            link = self.links[key]
+            for dial in link.dials:
+                dial.abort()
+            link.dials.clear()
+            if link.control is None and link.bulk is None:
+                del self.links[key]
+            if link.is_up:
+                link.session.state = LinkState.DOWN
+                self._switchboard.link_went_down(link, PEER_LEFT)
+        return any(key[0] == peer for key in self.links)
+
     def peer_left(self, peer: int) -> None:
-        """The peer is gone, or said goodbye and its end came: no more dialling."""
+        """The peer is gone for good."""
         self._left.add(peer)
         for key in [key for key in self.links if key[0] == peer]:
             link = self.links.pop(key)
             self._abort(link)
             if link.is_up:
                 link.session.state = LinkState.DOWN
-                self._switchboard.link_went_down(link, "peer left")
+                self._switchboard.link_went_down(link, PEER_LEFT)
 
     def close(self) -> None:
         """End everything, without telling anybody."""
@@ -181,7 +201,7 @@ class Port:
                         *pack_control(Kind.ECHO, self._shared.rank, link.id.peer, [link.session.incident])
                     )
             case session.ArmTimer():
-                self._shared.loop.call_later(effect.delay_s, self._timer_fired, link, effect.token)
+                self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
             case session.CameUp():
                 link.health.void()
                 self._switchboard.link_came_up(link)
@@ -195,6 +215,8 @@ class Port:
             self.step(link, session.TimerFired(token))
 
     def _dial(self, link: Link) -> None:
+        if link.id.peer in self._left:
+            return
         endpoint = self._shared.members[link.id.peer].nics[link.id.remote_nic].endpoint
         for purpose in (Purpose.CONTROL, Purpose.BULK):
             link.dials.append(self.device.dial(link.id.peer, link.id.remote_nic, endpoint, purpose))
@@ -214,7 +236,12 @@ class Port:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         peer = connection.peer
         known = 0 <= peer < self._shared.size and peer != self._shared.rank and peer not in self._left
-        if not known or connection.peer_incarnation != self._shared.members[peer].incarnation:
+        member = self._shared.members[peer] if known else None
+        if (
+            member is None
+            or connection.peer_incarnation != member.incarnation
+            or connection.remote_nic >= len(member.nics)
+        ):
             connection.abort()
             return
         if connection.purpose is Purpose.PROBE:

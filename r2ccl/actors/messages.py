@@ -123,8 +123,15 @@ class PeerGone:
     verdict: str
 
 
+@dataclass(frozen=True, slots=True)
+class PeerParted:
+    """A peer said goodbye, and nothing more can come from it."""
+
+    peer: int
+
+
 TransportMessage = NicWentDown | NicCameBack | LinkOffered | LinkLost
 HealthMessage = (
     NicWentDown | NicCameBack | ConnectionEnded | DialRefused | PeerAnswered | PathsChanged | NoticeHeard | GoodbyeHeard
 )
-CoordinatorMessage = EnteredHeard | AbortHeard | AbortAcknowledged | PeerGone | GoodbyeHeard
+CoordinatorMessage = EnteredHeard | AbortHeard | AbortAcknowledged | PeerGone | GoodbyeHeard | PeerParted

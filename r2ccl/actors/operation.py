@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from r2ccl.actors.timers import Timer
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.protocol.collective import CollectiveMachine, Piece, Waits
@@ -67,10 +68,18 @@ class Operation:
     #: When it was last announced to all; never, at first.
     announced_at_s: float = -math.inf
     laggards_logged: bool = False
+    #: Its time-out, while it is under way.
+    timer: Timer | None = None
 
     def parcel_settled(self, parcel: Any) -> None:
         """The courier says that a chunk of ours was acknowledged."""
         self.owner.parcel_settled(self, parcel)
+
+    def forget_timer(self) -> None:
+        """It is over. A time-out that went on waiting would keep the caller's buffer."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Memory that peers' hardware may write into: registered on every NIC when an operation starts, withdrawn when it ends.
 
-Registering with every NIC up front is what makes a failover free of registration (the paper's multi-registration):
-the same key names the memory on each. Withdrawing it is also the fence of last resort: whatever still wanted to write
+Registering with every NIC up front is what makes a failover free of registration: the same key names the memory on
+each. Withdrawing it is also the fence of last resort: whatever still wanted to write
 an ended operation's memory finds no such region, and its connection ends."""
 
 from __future__ import annotations

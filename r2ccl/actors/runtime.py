@@ -38,6 +38,7 @@ from r2ccl.actors.messages import (
     PeerGone,
 )
 from r2ccl.actors.operation import ScratchPool
+from r2ccl.actors.partings import Partings
 from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
@@ -88,12 +89,9 @@ class Runtime:
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
-        self._said_goodbye: set[int] = set()
-        #: Peers that said goodbye and need nothing more: they have heard ours, or ended the connection.
-        self._parted: set[int] = set()
+        self._partings = Partings(shared, self.ports, self.courier, self._tell_coordinators, self._wake_watchers)
         #: Peers that were lost, for communicators that are made afterwards.
         self._gone: list[PeerGone] = []
-        self._closing = False
         self._add_children()
 
     def _add_children(self) -> None:
@@ -239,7 +237,7 @@ class Runtime:
 
     def _tell_coordinator(self, communicator: int, message: Any) -> None:
         coordinator = self.coordinators.get(communicator)
-        if coordinator is not None:
+        if coordinator is not None and coordinator.is_running:
             coordinator.tell(message)
 
     def link_came_up(self, link: Link) -> None:
@@ -249,10 +247,7 @@ class Runtime:
         self._offer(link)
         self._paths_changed(peer)
         self.courier.resync(peer)
-        for watcher in self._watchers:
-            if not watcher.done():
-                watcher.set_result(None)
-        self._watchers.clear()
+        self._wake_watchers()
 
     def _offer(self, link: Link) -> None:
         nics = self.shared.members[link.id.peer].nics
@@ -276,15 +271,14 @@ class Runtime:
             self.courier.resync(link.id.peer)
 
     def _paths_changed(self, peer: int) -> None:
-        self.health.tell(PathsChanged(peer, len(self.courier.links_up(peer))))
+        links_up = len(self.courier.links_up(peer))
+        if not links_up:
+            self._partings.paths_lost(peer)
+        self.health.tell(PathsChanged(peer, links_up))
 
     def connection_ended(self, peer: int, how: str) -> bool:
         """A connection ended without our asking. Returns whether that was to be expected: the peer left."""
-        if peer in self._said_goodbye:
-            for port in self.ports:
-                port.peer_left(peer)
-            self._parted.add(peer)
-            self._wake_close()
+        if self._partings.connection_ended(peer):
             return True
         self.health.tell(ConnectionEnded(peer, how))
         return False
@@ -334,28 +328,26 @@ class Runtime:
     # The end.
 
     def _peer_gone(self, gone: PeerGone) -> None:
-        for port in self.ports:
-            port.peer_left(gone.peer)
         self.courier.abandon(gone.peer)
         self._gone.append(gone)
-        self._parted.add(gone.peer)
-        self._wake_close()
-        for coordinator in self.coordinators.values():
-            coordinator.tell(gone)
+        self._partings.lost(gone.peer)
+        self._tell_coordinators(gone)
+
+    def _tell_coordinators(self, message: Any) -> None:
+        for communicator in self.coordinators:
+            self._tell_coordinator(communicator, message)
 
     def _goodbye_heard(self, goodbye: GoodbyeHeard, heard_ours: bool) -> None:
-        """A peer is closing. Whoever has heard both goodbyes first may go: to the other, its going is the answer."""
-        if heard_ours:
-            self._parted.add(goodbye.peer)
-        elif self._closing and goodbye.peer not in self._said_goodbye:
-            self._said_goodbye.add(goodbye.peer)
-            self._say_goodbye(goodbye.peer)
-        self._said_goodbye.add(goodbye.peer)
         self.health.tell(goodbye)
         self._tell_coordinator(goodbye.communicator, goodbye)
-        self._wake_close()
+        self._partings.goodbye_heard(goodbye.peer, heard_ours)
 
-    def _wake_close(self) -> None:
+    @property
+    def is_closing(self) -> bool:
+        """Has ``close`` begun, or is it over?"""
+        return self._partings.is_closing or self.is_closed
+
+    def _wake_watchers(self) -> None:
         for watcher in self._watchers:
             if not watcher.done():
                 watcher.set_result(None)
@@ -364,26 +356,23 @@ class Runtime:
     async def close(self, timeout_s: float) -> None:
         """Say goodbye, linger until all others did and know of ours, end everything; by ``timeout_s`` in any case.
 
-        May be called twice.
+        May be called twice: the second call waits for the first.
         """
-        if self.is_closed or self._closing:
+        if self.is_closing:
+            while not self.is_closed:
+                await self._next_link(None)
             return
-        self._closing = True
+        self._partings.is_closing = True
         try:
             deadline = self.shared.clock.now() + timeout_s
-            while waiting := [peer for peer in self.shared.peers if peer not in self._parted]:
+            while waiting := self._partings.waited_for():
                 for peer in waiting:
-                    self._say_goodbye(peer)
+                    self._partings.say_goodbye(peer)
                 left_s = max(0.0, deadline - self.shared.clock.now())
                 if not await self._next_link(min(GOODBYE_REPEAT_S, left_s)) and left_s <= GOODBYE_REPEAT_S:
                     break
         finally:
             self.abort()
-
-    def _say_goodbye(self, peer: int) -> None:
-        heard = int(peer in self._said_goodbye)
-        for communicator, coordinator in self.coordinators.items():
-            self.courier.tell(peer, Kind.GOODBYE, [communicator, coordinator.ledger.completed, heard])
 
     def abort(self) -> None:
         """End everything now, without a word."""
@@ -391,9 +380,10 @@ class Runtime:
             return
         self.is_closed = True
         self.supervisor.stop()
+        self.shared.timers.cancel_all()
         for port in self.ports:
             port.close()
-        self._wake_close()
+        self._wake_watchers()
 
 
 def _bandwidth(nic: Nic) -> float:

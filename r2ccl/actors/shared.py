@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from r2ccl.actors.timers import Timers
 from r2ccl.clock import Clock
 from r2ccl.config import Settings
 from r2ccl.protocol.nic_session import SessionTimes
@@ -26,6 +27,10 @@ class Shared:
     counters: Counters = field(default_factory=Counters)
     #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
     one_sided: bool = False
+    timers: Timers = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timers", Timers(self.loop))
 
     @property
     def size(self) -> int:

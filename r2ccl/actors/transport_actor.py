@@ -1,9 +1,9 @@
 """Binds lanes to links. One for each NIC that carries a share; its mailbox outlives the NIC.
 
-When its NIC dies the supervisor restarts the actor on a spare, if there is one: the successor gets the mailbox, with
-the lanes and everything in them, and puts each lane on the spare's link as it is. Without a spare each lane
-dissolves: its chunks go to the head of the peer's queue and spread over the lanes that are left. A lane that lost its
-link takes the next one that comes up (decisions 5 and 19)."""
+When its NIC dies what its lanes have not had acknowledged goes to the head of each peer's queue. If there is a spare,
+the supervisor restarts the actor there: the successor gets the mailbox with its lanes, and binds each to the spare's
+link. Without a spare each lane takes a link that serves no other lane, or dissolves, and its chunks spread over the
+lanes that are left. A lane that lost its link takes the next one that comes up (decisions 5 and 19)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import assert_never
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.links import Link
+from r2ccl.actors.links import PEER_LEFT, Link
 from r2ccl.actors.messages import LinkLost, LinkOffered, NicCameBack, NicWentDown, TransportMessage
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.lanes import Lane, choose_link
@@ -93,7 +93,12 @@ class TransportActor(Actor):
 
     def _link_lost(self, message: LinkLost) -> None:
         lane = self.lanes.get(message.link.id.peer)
-        if lane is not None and lane.link is message.link:
+        if lane is None or lane.link is not message.link:
+            return
+        if message.cause == PEER_LEFT:
+            self._courier.take_back(lane, lane.link)
+            lane.link = message.link.lane = None
+        else:
             self._rebind(lane, message.cause)
 
     def _unbind(self, lane: Lane) -> None:

@@ -1,9 +1,9 @@
 """Where the next chunk goes, and what comes back when a NIC dies.
 
 A lane is a mailbox for one peer, bound to one link at a time. It remembers each chunk that it handed to the link
-until the peer acknowledges it; its bound covers exactly those, so that when the link dies everything unacknowledged
-fits back at the lane's head. A lane whose link died is bound to another (a spare takes it whole), or dissolved, and
-then its chunks go to the head of the peer's queue and spread over the lanes that are left (decisions 5, 14 and 23).
+until the peer acknowledges it; its window bounds exactly those. When the link dies they go to the head of the peer's
+queue, whose other chunks are within the bounds of operations and credit. The lane is bound to another link (a spare's,
+if there is one) or dissolved; whichever lanes have room take the chunks from there (decisions 5, 14 and 23).
 
 Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated.
 """

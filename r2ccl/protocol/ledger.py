@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from r2ccl.protocol.wire import OpenTransfer
+from r2ccl.protocol.wire import BITMAP_BYTES_MAX, OpenTransfer
 
 #: (operation, step, source)
 IncomingName = tuple[int, int, int]
@@ -150,7 +150,7 @@ class Ledger:
     def _describe(self, name: IncomingName) -> OpenTransfer:
         arrived = self._open[name].arrived
         base = (~arrived & (arrived + 1)).bit_length() - 1
-        rest = arrived >> base
+        rest = arrived >> base & (1 << 8 * BITMAP_BYTES_MAX) - 1
         return OpenTransfer(name[0], name[1], base, rest.to_bytes((rest.bit_length() + 7) // 8, "little"))
 
     def _duplicate(self, name: IncomingName) -> Offer:

@@ -16,10 +16,42 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.wire import Ack, Landing
+from r2ccl.protocol.wire import Ack, Landing, OpenTransfer
 
-#: Parcels of one operation by (step, chunk).
-_Pieces = dict[tuple[int, int], Parcel]
+#: A peer is sent nothing of operations this far beyond those that it has entered: small chunks would fit its credit by
+#: the hundred thousand, and empty ones without end.
+OPERATIONS_AHEAD_MAX = 1 << 14
+#: Chunks, and their bytes, that may go out from copies and outlive their operations before operations wait for
+#: acknowledgements after all: a root that never waits would run ahead without end.
+COPIES_MAX = 1024
+COPIED_BYTES_MAX = 16 << 20
+
+
+class _Pieces(dict[tuple[int, int], Parcel]):
+    """Parcels of one operation by (step, chunk)."""
+
+    __slots__ = ("_settled_below",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Step -> base of the last acknowledgement: no need to look below it again.
+        self._settled_below: dict[int, int] = {}
+
+    def take(self, transfer: OpenTransfer) -> list[Parcel]:
+        """Take out what the acknowledgement names. Its cost is that of what is new in it: with a look at every piece a
+        transfer of 100,000 chunks took a minute for acknowledgements alone."""
+        step, base, bits = transfer.step, transfer.base, int.from_bytes(transfer.bits, "little")
+        first = self._settled_below.get(step, 0)
+        if base + bits.bit_length() - first > len(self):
+            done = [key for key in self if key[0] == step and (key[1] < base or bits >> (key[1] - base) & 1)]
+        else:
+            done = [(step, chunk) for chunk in range(first, base) if (step, chunk) in self]
+            beyond = range(base, base + bits.bit_length())
+            done += [(step, chunk) for chunk in beyond if bits >> (chunk - base) & 1 and (step, chunk) in self]
+        self._settled_below[step] = max(first, base)
+        return [self.pop(key) for key in done]
+
+
 _TURN = attrgetter("turn")
 
 
@@ -33,6 +65,8 @@ class Outbox:
         "_landings",
         "_sent",
         "_unsolicited",
+        "copied_bytes",
+        "copies",
         "credit_bytes",
         "peer",
         "unsolicited_bytes",
@@ -58,6 +92,9 @@ class Outbox:
         #: Bytes accounted against the credit, by (communicator, operation).
         self._unsolicited: dict[tuple[int, int], int] = {}
         self.unsolicited_bytes = 0
+        #: Of what is not settled, chunks that go out from copies of their own.
+        self.copies = 0
+        self.copied_bytes = 0
         #: All and only parcels that were submitted and are not settled, by communicator and operation, oldest first.
         self._sent: dict[int, dict[int, _Pieces]] = {}
 
@@ -68,8 +105,11 @@ class Outbox:
             operations = self._sent[parcel.communicator] = {}
         pieces = operations.get(parcel.operation)
         if pieces is None:
-            pieces = operations[parcel.operation] = {}
+            pieces = operations[parcel.operation] = _Pieces()
         pieces[parcel.step, parcel.chunk] = parcel
+        if parcel.owner is None:
+            self.copies += 1
+            self.copied_bytes += len(parcel.payload)
         if self.written_above_bytes is not None and len(parcel.payload) > self.written_above_bytes:
             key = (parcel.communicator, parcel.operation)
             if key in self._landings:
@@ -83,6 +123,11 @@ class Outbox:
             return False
         self._charge(parcel)
         return True
+
+    @property
+    def may_copy(self) -> bool:
+        """May one more chunk outlive its operation?"""
+        return self.copies < COPIES_MAX and self.copied_bytes < COPIED_BYTES_MAX
 
     def line_up(self, parcel: Parcel) -> None:
         """No lane has room for it. The operation that started first goes first: its next chunks are what other ranks
@@ -127,11 +172,10 @@ class Outbox:
             pieces = operations.get(transfer.operation)
             if pieces is None:
                 continue
-            bits = int.from_bytes(transfer.bits, "little") << transfer.base | (1 << transfer.base) - 1
-            done = [key for key in pieces if key[0] == transfer.step and bits >> key[1] & 1]
-            settled.extend(pieces.pop(key) for key in done)
+            settled.extend(pieces.take(transfer))
             if not pieces:
                 del operations[transfer.operation]
+        self._uncount(settled)
         return settled
 
     def completed(self, communicator: int, completed: int) -> list[Parcel]:
@@ -148,7 +192,8 @@ class Outbox:
 
     def find(self, communicator: int, operation: int, step: int, chunk: int) -> Parcel | None:
         """The parcel of that name, unless it is settled."""
-        return self._sent.get(communicator, {}).get(operation, {}).get((step, chunk))
+        pieces = self._sent.get(communicator, {}).get(operation)
+        return None if pieces is None else pieces.get((step, chunk))
 
     def settle_operation(self, communicator: int, operation: int) -> list[Parcel]:
         """The operation ended well: its sends are known to have arrived. Returns what no acknowledgement settled yet,
@@ -170,6 +215,7 @@ class Outbox:
             del operations[number]
         for key in [key for key in self._unsolicited if key[0] == communicator and key[1] >= operation]:
             self.unsolicited_bytes -= self._unsolicited.pop(key)
+        self._uncount(gone)
         unwanted = set(gone)
         for table in (self._landings, self._homeless):
             for key in [key for key in table if key[0] == communicator and key[1] >= operation]:
@@ -185,7 +231,7 @@ class Outbox:
         gone = [parcel for ops in self._sent.values() for pieces in ops.values() for parcel in pieces.values()]
         for table in (self._sent, self._unsolicited, self._landings, self._homeless):
             table.clear()
-        self.unsolicited_bytes = 0
+        self.unsolicited_bytes = self.copies = self.copied_bytes = 0
         self.waiting.clear()
         self._held.clear()
         return gone
@@ -198,7 +244,15 @@ class Outbox:
         """How many operations the peer is known to have entered."""
         return self._entered.get(communicator, 0)
 
+    def _uncount(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            if parcel.owner is None:
+                self.copies -= 1
+                self.copied_bytes -= len(parcel.payload)
+
     def _fits_credit(self, parcel: Parcel) -> bool:
+        if parcel.operation >= self._entered.get(parcel.communicator, 0) + OPERATIONS_AHEAD_MAX:
+            return False
         return self.unsolicited_bytes + len(parcel.payload) <= self.credit_bytes
 
     def _charge(self, parcel: Parcel) -> None:
@@ -213,6 +267,8 @@ class Outbox:
         still: deque[Parcel] = deque()
         while self._held:
             parcel = self._held.popleft()
+            if parcel.is_settled:
+                continue
             if parcel.operation < self._entered.get(parcel.communicator, 0):
                 released.append(parcel)
             elif not still and self._fits_credit(parcel):

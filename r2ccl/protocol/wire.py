@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -38,8 +38,14 @@ assert HEADER_BYTES == 64
 
 #: The largest payload of a chunk. Larger lengths are refused before anything is allocated.
 CHUNK_BYTES_MAX = CHUNK_BYTES_MOST
-#: The largest body of a control frame: an acknowledgement of 64 open operations fits hundreds of times.
+#: The largest body of a control frame. An acknowledgement of everything open can be larger, and takes several.
 CONTROL_BYTES_MAX = 64 << 10
+#: The largest bitmap of an acknowledgement: chunks beyond the 131,072nd after a gap are told when it has moved on.
+BITMAP_BYTES_MAX = 16 << 10
+#: The most that a transfer takes in an acknowledgement, beside its bitmap.
+_TRANSFER_BYTES = 32
+#: The longest description of a call that a peer may send.
+CALL_CHARACTERS_MAX = 256
 
 
 class Kind(enum.IntEnum):
@@ -191,6 +197,18 @@ class Ack:
         return [self.communicator, self.completed, transfers, self.entered]
 
 
+def frames_of(transfers: tuple[OpenTransfer, ...]) -> Iterator[tuple[OpenTransfer, ...]]:
+    """What one acknowledgement each can carry; one without transfers if there are none."""
+    first, used = 0, 0
+    for index, transfer in enumerate(transfers):
+        size = _TRANSFER_BYTES + len(transfer.bits)
+        if used + size > CONTROL_BYTES_MAX - _TRANSFER_BYTES:
+            yield transfers[first:index]
+            first, used = index, 0
+        used += size
+    yield transfers[first:]
+
+
 @dataclass(frozen=True, slots=True)
 class Landing:
     """Where a one-sided write of a transfer belongs: a region that the receiver registered, and an offset in it."""
@@ -227,7 +245,7 @@ class Abort:
     #: ``timeout``, ``mismatch``, ``dead``, ``unreachable``, ``aborted``.
     cause: str
     text: str
-    #: Lists of ranks or a map of calls, by cause; see protocol.failure.
+    #: Lists of ranks or a map of calls, by cause; see actors.failing.
     details: tuple[Any, ...]
 
     def body(self) -> list[Any]:
@@ -293,8 +311,10 @@ def read_entered(body: list[Any]) -> Entered:
             Landing(_number(step, 32), _number(region), _number(offset), _number(length))
             for step, region, offset, length in _of(list, landings)
         )
+        if len(_of(str, call)) > CALL_CHARACTERS_MAX:
+            raise ValueError(f"a call described in {len(call)} characters")
         names = _number(communicator), _number(operation), _number(fingerprint, 32)
-        return Entered(*names, _of(str, call), _of(bool, finished), places)
+        return Entered(*names, call, _of(bool, finished), places)
 
     return _read(body, make)  # type: ignore[no-any-return]
 

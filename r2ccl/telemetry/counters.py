@@ -50,12 +50,8 @@ class Counters:
 
     #: A lane moved off a lost NIC, or its chunks were spread over the others.
     failovers: int = 0
-    #: Chunks sent on a second path while the first was only suspected.
-    twins: int = 0
     #: Bytes that arrived before this rank had called their operation, and waited within the peer's credit.
     parked_bytes: int = 0
-    #: Connections that ended in the handshake.
-    authentication_failures: int = 0
     #: (time_s, own NIC, bytes) of the latest arrivals, oldest first; None unless somebody asked for it.
     arrivals: deque[tuple[float, int, int]] | None = None
     _links: dict[tuple[int, int], LinkCounters] = dataclasses.field(default_factory=dict)
@@ -86,9 +82,7 @@ class Counters:
         nics = sorted({nic for nic, _ in self._links})
         return {
             "failovers": self.failovers,
-            "twins": self.twins,
             "parked_bytes": self.parked_bytes,
-            "authentication_failures": self.authentication_failures,
             "total": _total(self._links.values()),
             "nics": {f"nic{nic}": _total(row for (owner, _), row in ordered if owner == nic) for nic in nics},
             "links": {f"nic{nic}->rank{peer}": dataclasses.asdict(row) for (nic, peer), row in ordered},

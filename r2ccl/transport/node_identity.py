@@ -2,7 +2,11 @@
 
 The id is a hash of this boot, the network namespace and the file system behind /dev/shm. Two containers on one machine
 with networks of their own are two nodes, two processes in one container are one, and an emulated host is a node of its
-own. Equal ids say "probably"; who then wants to share memory proves it by reading a token that the other has written.
+own.
+
+Equal ids say "probably", and for now that suffices: all that hangs on them is whether chunks carry checksums, and a
+wrong guess leaves TCP's own. Who will share memory one day has to prove it, by reading a token that the other left
+there.
 """
 
 from __future__ import annotations

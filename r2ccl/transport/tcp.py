@@ -31,6 +31,8 @@ HALF_OPEN_MAX = 256
 HANDSHAKE_TIMEOUT_S = 5.0
 #: Most connections accepted in one turn of the loop.
 ACCEPTS_PER_TURN = 16
+#: When descriptors ran out, nobody is accepted for this long.
+ACCEPT_PAUSE_S = 0.2
 #: Bytes of a handshake read at once; what belongs to frames is handed on.
 HANDSHAKE_READ_BYTES = 4096
 #: Linux: TCP_DELACK_MAX_US. Keeps a healthy path whose reader sleeps from looking silent for 44 ms.
@@ -173,6 +175,7 @@ class TcpDevice:
             except OSError as error:
                 # The stranger was gone before we looked, or descriptors ran out: neither is the listener's end.
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause()
                     return
                 continue
             if self._half_open >= HALF_OPEN_MAX:
@@ -189,6 +192,16 @@ class TcpDevice:
             )
             connection = TcpConnection(self._loop, self._receiver, self.nic.index, WirePurpose.CONTROL)
             _Handshake(self, connection, machine).accepted(sock)
+
+    def _pause(self) -> None:
+        """Who knocks goes on knocking: without a pause the loop would do nothing else."""
+        assert self._listener is not None
+        self._loop.remove_reader(self._listener.fileno())
+        self._loop.call_later(ACCEPT_PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._acceptable)
 
 
 def tune(sock: socket.socket) -> None:

@@ -77,6 +77,8 @@ class TcpConnection:
         self._writing = False
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
+        #: The end was read, and will be told in the next turn.
+        self._ending = False
         #: Bytes [_start, _end) of the inbox are unparsed.
         self._inbox = _NO_INBOX
         self._start = 0
@@ -100,7 +102,10 @@ class TcpConnection:
         if leftover:
             self._inbox[: len(leftover)] = leftover
             self._end = len(leftover)
-            self._parse()
+            try:
+                self._parse()
+            except BadFrame as bad:
+                self._lose(Loss.BAD_FRAME, str(bad))
             if self.is_open:
                 self._receiver.batch_ended(self)
 
@@ -218,7 +223,7 @@ class TcpConnection:
         self._reading_soon = False
         for _ in range(READS_PER_TURN):
             sock = self._sock
-            if sock is None:
+            if sock is None or self._ending:
                 return
             try:
                 target = self._target
@@ -361,13 +366,22 @@ class TcpConnection:
 
     def _fail_soon(self, error: OSError) -> None:
         if self._sock is not None:
-            self._loop.call_soon(self._fail_if_open, error)
-
-    def _fail_if_open(self, error: OSError) -> None:
-        if self.is_open:
-            self._fail(error)
+            self._loop.call_soon(self._fail, error)
 
     def _lose(self, loss: Loss, detail: str) -> None:
+        if self.purpose is Purpose.BULK and loss in (Loss.END_OF_FILE, Loss.RESET) and not self._ending:
+            # The peer's last word stands on its control connection, which may be read after us in this very turn.
+            self._ending = True
+            if self._sock is not None:
+                self._loop.remove_reader(self._sock.fileno())
+            self._stop_writing()
+            self._loop.call_soon(self._ended, loss, detail)
+            return
+        self._ended(loss, detail)
+
+    def _ended(self, loss: Loss, detail: str) -> None:
+        if not self.is_open:
+            return
         self.abort()
         self._receiver.lost(self, loss, detail)
 

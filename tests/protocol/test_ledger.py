@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from r2ccl.protocol.lanes import Parcel
 from r2ccl.protocol.ledger import Ledger, Offer
 from r2ccl.protocol.outbox import Outbox
-from r2ccl.protocol.wire import Ack, OpenTransfer
+from r2ccl.protocol.wire import BITMAP_BYTES_MAX, Ack, OpenTransfer
 
 SENDER = 7
 COMMUNICATOR = 5
@@ -285,3 +285,13 @@ def test_on_any_wire_everything_arrives_once_and_is_settled_once_and_nothing_is_
     assert len(journey.arrived) == len(journey.settled) == len(journey.parcels)
     assert journey.outbox.unsettled() == 0
     assert journey.ledger.completed == len(shape)
+
+
+def test_a_bitmap_tells_of_no_more_chunks_than_a_frame_can_carry():
+    ledger = Ledger()
+    last = 16 * BITMAP_BYTES_MAX
+    for chunk in (1, 8 * BITMAP_BYTES_MAX - 1, 8 * BITMAP_BYTES_MAX, last):
+        ledger.accept(0, 0, 1, chunk)
+    (told,) = ledger.acknowledge(1)
+    assert len(told.bits) == BITMAP_BYTES_MAX
+    assert told.base == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.outbox import Outbox
+from r2ccl.protocol.outbox import COPIES_MAX, OPERATIONS_AHEAD_MAX, Outbox
 from r2ccl.protocol.wire import Ack, Landing, OpenTransfer
 
 CREDIT = 100
@@ -228,3 +230,53 @@ def test_in_any_story_the_credit_holds_and_everything_goes_out_once_and_in_order
     for operation in range(6):
         in_order = [one.chunk for one in gone if one.operation == operation]
         assert in_order == sorted(in_order)
+
+
+def test_an_acknowledgement_with_an_absurd_base_takes_no_memory_by_it():
+    outbox = Outbox(1, 1 << 20)
+    outbox.submit(Parcel(7, 0, 0, 1, 0, 0, b"x"))
+    tracemalloc.start()
+    settled = outbox.acknowledged(Ack(7, 0, (OpenTransfer(0, 0, 0xFFFFFFFF, b"\x01"),)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(settled) == 1
+    assert peak < 1 << 20
+
+
+def test_so_many_copies_may_outlive_their_operations_and_no_more_until_some_are_acknowledged():
+    outbox = Outbox(1, 1 << 20)
+    for number in range(COPIES_MAX):
+        assert outbox.may_copy
+        outbox.submit(Parcel(7, number, 0, 1, 0, 0, b""))
+    assert not outbox.may_copy
+    outbox.acknowledged(Ack(7, 1, ()))
+    assert outbox.may_copy
+    outbox.forget(7, 2)
+    assert outbox.copies == 1
+    outbox.abandon()
+    assert outbox.copies == outbox.copied_bytes == 0
+
+
+def test_a_peer_is_sent_nothing_of_operations_too_far_beyond_the_one_it_is_in():
+    outbox = Outbox(1, 1 << 20)
+    assert outbox.submit(Parcel(7, OPERATIONS_AHEAD_MAX - 1, 0, 1, 0, 0, b""))
+    late = Parcel(7, OPERATIONS_AHEAD_MAX, 0, 1, 0, 0, b"")
+    assert not outbox.submit(late)
+    assert outbox.entered(7, 0) == [late]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=4)), max_size=8), st.integers(1, 40))
+def test_acknowledgements_settle_exactly_what_they_name_in_any_order(told, chunks):
+    outbox = Outbox(1, 1 << 20)
+    for step in (0, 1):
+        for chunk in range(chunks):
+            outbox.submit(Parcel(7, 0, step, 1, chunk, 0, b"x"))
+    left = set(range(chunks))
+    for base, bits in told:
+        number = int.from_bytes(bits, "little")
+        named = {chunk for chunk in left if chunk < base or number >> (chunk - base) & 1}
+        settled = outbox.acknowledged(Ack(7, 0, (OpenTransfer(0, 1, base, bits),)))
+        assert sorted(parcel.chunk for parcel in settled) == sorted(named)
+        assert {parcel.step for parcel in settled} <= {1}
+        left -= named
+    assert outbox.unsettled() == chunks + len(left)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from r2ccl.protocol import wire
 from r2ccl.protocol.wire import (
+    BITMAP_BYTES_MAX,
     CHUNK_BYTES_MAX,
     CONTROL_BYTES_MAX,
     HEADER_BYTES,
@@ -27,6 +28,7 @@ from r2ccl.protocol.wire import (
     Notice,
     OpenTransfer,
     checksum,
+    frames_of,
     pack_control,
     pack_header,
     read_abort,
@@ -301,3 +303,16 @@ def test_the_complaint_about_a_long_value_is_short():
     with pytest.raises(BadFrame) as caught:
         read_ack(["x" * 60_000, 2, []])
     assert len(str(caught.value)) < 200
+
+
+def test_an_acknowledgement_of_everything_open_is_cut_into_frames_that_fit() -> None:
+    transfers = tuple(
+        OpenTransfer(1 << 63, step, 0xFFFFFFFF, bytes(step % 7 * 2000)) for step in range(0xFFFF0000, 0xFFFF0000 + 9000)
+    )
+    frames = list(frames_of(transfers))
+    assert tuple(transfer for frame in frames for transfer in frame) == transfers
+    for frame in frames:
+        pack_control(Kind.ACK, 0, 1, Ack((1 << 64) - 1, (1 << 64) - 1, frame, (1 << 64) - 1).body())
+    assert list(frames_of(())) == [()]
+    whole = (OpenTransfer(1, 1, 0, bytes(BITMAP_BYTES_MAX)),) * 9
+    assert [len(frame) for frame in frames_of(whole)] == [3, 3, 3]

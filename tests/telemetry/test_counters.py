@@ -51,7 +51,7 @@ def test_a_snapshot_survives_json_unchanged_and_does_not_move_any_more() -> None
     assert json.loads(json.dumps(snapshot)) == snapshot
     before = json.dumps(snapshot)
     counters.link(1, 0).received_bytes += 1
-    counters.twins += 1
+    counters.failovers += 1
     assert json.dumps(snapshot) == before
     assert json.dumps(counters.snapshot()) != before
 
