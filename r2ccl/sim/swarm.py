@@ -173,7 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes (default 2)"
     )
-    parser.add_argument("--one-sided", action="store_true", help="NICs that write into the peer's memory")
+    parser.add_argument(
+        "--one-sided", action="store_true", help="all with NICs that write into the peer's memory; else every third"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line per seed; with --seed all that happens")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return parser
