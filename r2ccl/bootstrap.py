@@ -195,33 +195,58 @@ def _unconnected(runtime: Runtime, timeout_s: float) -> str:
     return f"no NIC of ours reached {where} within {timeout_s:g} s: check that the NICs are on one network (R2CCL_NICS)"
 
 
+class _NicWatch:
+    """Turns what the kernel tells of links and addresses into news of our NICs."""
+
+    def __init__(self, runtime: Runtime, nics: tuple[Nic, ...]) -> None:
+        self._runtime = runtime
+        self._nics = nics
+        self._by_host = {nic.endpoint.host: nic.index for nic in nics}
+        #: NICs whose address is gone. One of them that gets another is the same NIC (decision 20).
+        self._homeless: set[int] = set()
+        self.links = LinkWatcher(runtime.shared.loop, self._on_link, self._on_address)
+
+    def _on_link(self, event: LinkEvent) -> None:
+        for nic in self._nics:
+            if nic.name == event.interface_name and nic.index not in self._homeless:
+                up = event.up and not event.removed
+                self._runtime.nic_changed(nic.index, up, "removed" if event.removed else "carrier")
+
+    def _on_address(self, event: AddressEvent) -> None:
+        index = self._by_host.get(event.host)
+        if index is None:
+            if not event.removed:
+                self._new_address(event)
+        elif event.removed:
+            self._homeless.add(index)
+            self._runtime.nic_changed(index, False, "address")
+        elif index in self._homeless:
+            self._homeless.discard(index)
+            link = self.links.link(self._nics[index].name)
+            self._runtime.nic_changed(index, link is not None and link.up, "address")
+
+    def _new_address(self, event: AddressEvent) -> None:
+        for nic in self._nics:
+            link = self.links.link(nic.name)
+            if nic.index in self._homeless and link is not None and link.interface_index == event.interface_index:
+                self._homeless.discard(nic.index)
+                self._by_host = {host: index for host, index in self._by_host.items() if index != nic.index}
+                self._by_host[event.host] = nic.index
+                self._runtime.nic_moved(nic.index, event.host)
+                return
+
+
 def _watch_links(runtime: Runtime, communicator: Communicator, nics: tuple[Nic, ...]) -> None:
-    """Hear of carriers from the kernel, where it tells."""
+    """Hear of carriers and addresses from the kernel, where it tells."""
     if not link_events_available():
         return
-    by_name: dict[str, list[int]] = {}
-    by_host = {nic.endpoint.host: nic.index for nic in nics}
-    for nic in nics:
-        by_name.setdefault(nic.name, []).append(nic.index)
-
-    def on_link(event: LinkEvent) -> None:
-        for index in by_name.get(event.interface_name, ()):
-            runtime.nic_changed(index, event.up and not event.removed, "removed" if event.removed else "carrier")
-
-    def on_address(event: AddressEvent) -> None:
-        index = by_host.get(event.host)
-        if index is None:
-            return
-        link = watcher.link(nics[index].name)
-        runtime.nic_changed(index, not event.removed and link is not None and link.up, "address")
-
-    watcher = LinkWatcher(runtime.shared.loop, on_link, on_address)
+    watch = _NicWatch(runtime, nics)
     try:
-        watcher.open()
+        watch.links.open()
     except OSError as error:
         logger.warning("no link events (%s): lost NICs are found by silence alone", error)
         return
-    communicator.when_closed(watcher.close)
+    communicator.when_closed(watch.links.close)
 
 
 def _close_in_children(communicator: Communicator) -> None:

@@ -17,7 +17,7 @@ from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.outbox import Outbox
 from r2ccl.protocol.wire import Ack, Entered, Flag, Kind, Notice, checksum, pack_control, pack_header
-from r2ccl.topology import Member
+from r2ccl.topology import Endpoint, Member
 
 
 class ParcelOwner(Protocol):
@@ -49,6 +49,8 @@ class Courier:
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0
+        #: Our NICs that were given another address since they were announced: where each listens now.
+        self.moved: dict[int, Endpoint] = {}
         self._turns = 0
 
     # Chunks.
@@ -281,7 +283,8 @@ class Courier:
             for key, (incident, _) in self._unfenced.items()
             if key[0] == peer and (key[1], key[2]) not in {link[:2] for link in links}
         )
-        self.tell(peer, Kind.NOTICE, Notice(self._notice_version, down, links).body())
+        moved = tuple((nic, to.family, to.host, to.port) for nic, to in self.moved.items())
+        self.tell(peer, Kind.NOTICE, Notice(self._notice_version, down, links, moved).body())
 
     def confirm_fences(self, peer: int, links: Iterable[tuple[int, int, int]]) -> None:
         """Our side of these links has ended. What landed is acknowledged first: only the gap may be sent again."""

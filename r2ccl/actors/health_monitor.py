@@ -30,7 +30,7 @@ from r2ccl.protocol import liveness, nic_session
 from r2ccl.protocol.health import Health, OwnStall
 from r2ccl.protocol.liveness import PeerLiveness
 from r2ccl.protocol.wire import Kind, Notice, pack_control
-from r2ccl.topology import Nic
+from r2ccl.topology import Endpoint, Nic
 
 
 class HealthMonitor(Actor):
@@ -212,6 +212,9 @@ class HealthMonitor(Actor):
         if notice.version <= self._notice_versions.get(peer, 0):
             return
         self._notice_versions[peer] = notice.version
+        for nic, family, host, port_number in notice.moved:
+            if nic < len(self._courier.member(peer).nics):
+                self._shared.moved[peer, nic] = Endpoint(family, host, port_number)
         down = frozenset(notice.nics_down)
         before = self._remote_down.get(peer, frozenset())
         self._remote_down[peer] = down

@@ -144,7 +144,7 @@ class Port:
 
     def probe(self, peer: int, remote_nic: int) -> None:
         """See whether anybody listens there. The answer comes as established or lost."""
-        endpoint = self._shared.members[peer].nics[remote_nic].endpoint
+        endpoint = self._shared.endpoint(peer, remote_nic)
         link = self.link(peer, remote_nic)
         for pending in [dial for dial in link.dials if dial.purpose is Purpose.PROBE]:
             link.dials.remove(pending)
@@ -217,7 +217,7 @@ class Port:
     def _dial(self, link: Link) -> None:
         if link.id.peer in self._left:
             return
-        endpoint = self._shared.members[link.id.peer].nics[link.id.remote_nic].endpoint
+        endpoint = self._shared.endpoint(link.id.peer, link.id.remote_nic)
         for purpose in (Purpose.CONTROL, Purpose.BULK):
             link.dials.append(self.device.dial(link.id.peer, link.id.remote_nic, endpoint, purpose))
 

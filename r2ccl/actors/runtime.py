@@ -301,6 +301,16 @@ class Runtime:
         """The system says that one of our NICs lost or found its carrier."""
         self.health.tell(NicCameBack(nic) if up else NicWentDown(nic, cause))
 
+    def nic_moved(self, nic: int, host: str) -> None:
+        """One of our NICs, which had lost its address, has another. Its identity stays (decision 20)."""
+        try:
+            self.courier.moved[nic] = endpoint = self.ports[nic].device.move(host)
+        except OSError as error:
+            self.shared.events.record("nic_not_back", nic=f"nic{nic}", host=host, error=str(error))
+            return
+        self.shared.events.record("nic_moved", nic=f"nic{nic}", endpoint=str(endpoint))
+        self.nic_changed(nic, True, "address")
+
     def _own_nic_changed(self, message: NicWentDown | NicCameBack) -> None:
         for name in self._homes:
             self.supervisor.child(name).tell(message)

@@ -11,7 +11,7 @@ from r2ccl.config import Settings
 from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
-from r2ccl.topology import AddressBook
+from r2ccl.topology import AddressBook, Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Shared:
     loop: asyncio.AbstractEventLoop
     events: EventLog
     counters: Counters = field(default_factory=Counters)
+    #: (peer, its NIC) -> where it is now, if it moved since it was announced.
+    moved: dict[tuple[int, int], Endpoint] = field(default_factory=dict)
     #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
     one_sided: bool = False
     timers: Timers = field(init=False)
@@ -40,6 +42,10 @@ class Shared:
     def peers(self) -> list[int]:
         """All other ranks."""
         return [member.rank for member in self.members if member.rank != self.rank]
+
+    def endpoint(self, peer: int, nic: int) -> Endpoint:
+        """Where a peer's NIC is reached."""
+        return self.moved.get((peer, nic)) or self.members[peer].nics[nic].endpoint
 
     def checks(self, peer: int) -> bool:
         """Do chunks to this peer carry checksums? Within a node memory is the wire, and they would cost a quarter."""

@@ -117,6 +117,11 @@ class FaultyDevice:
     def close_in_child(self) -> None:
         self._device.close_in_child()
 
+    def move(self, host: str) -> Endpoint:
+        endpoint = self._device.move(host)
+        self.nic = self._device.nic
+        return endpoint
+
     def reserve(self) -> Endpoint:
         return self._device.reserve()
 

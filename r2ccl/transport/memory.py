@@ -188,16 +188,20 @@ class Fabric:
 
     # Making connections: called by devices.
 
-    def reserve(self, device: MemoryDevice) -> Endpoint:
+    def reserve(self, device: MemoryDevice, host: str = "") -> Endpoint:
         self._last_port_number += 1
-        return Endpoint("memory", f"rank{device.rank}.nic{device.nic.index}", self._last_port_number)
+        return Endpoint("memory", host or f"rank{device.rank}.nic{device.nic.index}", self._last_port_number)
+
+    def vacate(self, device: MemoryDevice) -> None:
+        """Nobody listens any more where the device did."""
+        for endpoint in [endpoint for endpoint, listening in self._listening.items() if listening is device]:
+            del self._listening[endpoint]
 
     def listen(self, device: MemoryDevice, endpoint: Endpoint) -> None:
         self._listening[endpoint] = device
 
     def forget(self, device: MemoryDevice) -> None:
-        for endpoint in [endpoint for endpoint, listening in self._listening.items() if listening is device]:
-            del self._listening[endpoint]
+        self.vacate(device)
         if device in self._devices:
             self._devices.remove(device)
 
@@ -298,6 +302,13 @@ class MemoryDevice:
         endpoint = self._endpoint or self.reserve()
         self.fabric.listen(self, endpoint)
         return endpoint
+
+    def move(self, host: str) -> Endpoint:
+        if self._receiver is None:
+            raise ValueError("a device must listen before it moves: it has no receiver yet")
+        self.fabric.vacate(self)
+        self._endpoint = self.fabric.reserve(self, host)
+        return self.listen(self._receiver)
 
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: Purpose) -> Connection:
         if self._receiver is None:

@@ -12,6 +12,7 @@ silently share one (decision 21).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
 import secrets
@@ -95,6 +96,21 @@ class TcpDevice:
         assert self._endpoint is not None
         return self._endpoint
 
+    def move(self, host: str) -> Endpoint:
+        """See :class:`~r2ccl.transport.interface.Device`. Connections from the old address are left to end."""
+        assert self._receiver is not None, "a device listens before it moves"
+        assert self._endpoint is not None
+        self._stop_listening()
+        # The same port, if it is free: a peer that hears nothing of a new one may still find us.
+        self.nic = dataclasses.replace(self.nic, endpoint=dataclasses.replace(self._endpoint, host=host))
+        try:
+            return self.listen(self._receiver)
+        except OSError as taken:
+            if taken.errno != errno.EADDRINUSE:
+                raise
+        self.nic = dataclasses.replace(self.nic, endpoint=dataclasses.replace(self._endpoint, host=host, port=0))
+        return self.listen(self._receiver)
+
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: WirePurpose) -> TcpConnection:
         """See :class:`~r2ccl.transport.interface.Device`."""
         assert self._receiver is not None, "a device listens before it dials"
@@ -121,12 +137,15 @@ class TcpDevice:
 
     def close(self) -> None:
         """See :class:`~r2ccl.transport.interface.Device`."""
+        self._stop_listening()
+        for user in list(self._open):
+            user.abort()
+
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-        for user in list(self._open):
-            user.abort()
 
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every socket without a word to anybody, and without the parent's

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPRoute
 
 from r2ccl.lab import Lab
 from tests.end_to_end.ranks import Ranks, RunningStream, on_hosts, wait_until
@@ -95,6 +96,33 @@ def test_a_spare_takes_the_lanes_of_a_lost_nic(tmp_path: Path) -> None:
         names = [event["name"] for event in ranks[2].ask("events")]
         assert "lane_moved" in names
         stream.go_on(3)
+        stream.stop()
+        ranks.end_well()
+
+
+def readdress(lab: Lab, host: int, nic: int, address: str) -> None:
+    """Take the NIC's address away and give it another one of the same network."""
+
+    def inside() -> None:
+        with IPRoute() as netlink:
+            (index,) = netlink.link_lookup(ifname=f"nic{nic}")
+            netlink.flush_addr(index=index)
+            netlink.addr("add", index=index, address=address, prefixlen=24)
+
+    lab.call(host, inside)
+
+
+@pytest.mark.parametrize("host", [0, 3], ids=["who dials", "who is dialled"])
+def test_a_nic_that_is_given_another_address_carries_again(host: int, lab: Lab, tmp_path: Path) -> None:
+    with on_hosts(lab, tmp_path, env=QUICK) as ranks:
+        ranks.connect()
+        stream = RunningStream(ranks, FEWER_ELEMENTS)
+        stream.go_on(3)
+        network = lab.address(host, 1).rpartition(".")[0]
+        readdress(lab, host, 1, f"{network}.{200 + host}")
+        wait_until(lambda: any(e["name"] == "nic_moved" for e in ranks[host].ask("events")), "the NIC's move")
+        wait_for_links(ranks, host, 1, "up")
+        wait_until(lambda: share_of(ranks, host, 1, stream) > 0.2, "a fair share on the NIC that moved")
         stream.stop()
         ranks.end_well()
 
