@@ -2,7 +2,7 @@
 
 A lane that carries measures itself with every acknowledgement. One that carries nothing learns nothing, and a bad
 estimate from a bad moment would keep it from ever being used again; so once a second its estimate drifts back towards
-its NIC's speed (decision 14).
+its NIC's speed, and one chunk goes there to measure it (decision 14).
 """
 
 from __future__ import annotations
@@ -46,4 +46,5 @@ class Profiler(Actor):
             for lane in lanes:
                 if busy and not lane.outstanding:
                     lane.bandwidth += DRIFT * (self._nominal[id(lane)] - lane.bandwidth)
+                    lane.probe_due = True
         self._timer = self._loop.call_later(PERIOD_S, self._tick)

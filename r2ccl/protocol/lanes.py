@@ -107,6 +107,7 @@ class Lane:
         "outstanding",
         "outstanding_bytes",
         "peer",
+        "probe_due",
         "round_trip_s",
         "unasked_bytes",
         "window_bytes",
@@ -130,6 +131,8 @@ class Lane:
         self._round_trip_at_s = 0.0
         self._busy_since_s = 0.0
         self._rate_bytes = 0
+        #: It carried nothing for a while: the next chunk goes here, whatever its estimate says, to measure it.
+        self.probe_due = False
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
         #: A lane starts with room for a few chunks; what it measures then decides.
@@ -156,6 +159,7 @@ class Lane:
         parcel.lane = self
         parcel.sent_at_s = now
         parcel.times_sent += 1
+        self.probe_due = False
         self.unasked_bytes += len(parcel.payload)
         if self.unasked_bytes * 4 < self.window_bytes:
             return False
@@ -208,13 +212,15 @@ class Lane:
 
 
 def pick_lane(lanes: Iterable[Lane], size: int) -> Lane | None:
-    """The bound lane with room that is expected to finish first; None: the chunk waits."""
+    """The bound lane with room that is expected to finish first, or that is due to be probed; None: the chunk waits."""
     best: Lane | None = None
     best_s = 0.0
     for lane in lanes:
         # A link may be out of service already while the news is on its way to whoever binds its lane anew.
         if lane.link is None or not lane.link.is_up or not lane.has_room(size):
             continue
+        if lane.probe_due:
+            return lane
         finish_s = lane.finish_s(size)
         if best is None or finish_s < best_s:
             best, best_s = lane, finish_s

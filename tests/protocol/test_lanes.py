@@ -177,6 +177,17 @@ def test_the_next_chunk_goes_where_it_is_expected_to_be_done_first() -> None:
     assert pick_lane([slow, fast], CHUNK) is slow
 
 
+def test_a_lane_that_is_due_gets_one_chunk_whatever_its_estimate_says() -> None:
+    slow, fast = lane(0, 1e3), lane(1, 1e9)
+    slow.probe_due = True
+    assert pick_lane([fast, slow], CHUNK) is slow
+    slow.put(parcel(), 0.0)
+    assert pick_lane([fast, slow], CHUNK) is fast
+    slow.probe_due = True
+    slow.link.is_up = False
+    assert pick_lane([fast, slow], CHUNK) is fast
+
+
 def test_of_equal_lanes_the_first_is_taken() -> None:
     one, other = lane(0), lane(1)
     assert pick_lane([one, other], CHUNK) is one
