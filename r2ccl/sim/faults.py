@@ -86,6 +86,12 @@ class Fault:
         return self.kind in BREAKING and {self.one, self.other} == {one, other}
 
 
+def burst_bytes(piece_bytes: int, chunk_bytes: int, one_sided: bool) -> int:
+    """What a connection may put on its NIC before another connection has its turn. The fabric's one-sided adapters
+    take all that a lane holds, in order, where kernels take turns by piece."""
+    return max(piece_bytes, 4 * chunk_bytes) if one_sided else piece_bytes
+
+
 def slowest_bytes_s(piece_bytes: int, ranks: int) -> float:
     """Below this, a piece of every connection in turn would take so long that a whole NIC looked silent."""
     return piece_bytes * 2 * ranks / 0.020
@@ -163,7 +169,8 @@ class _Faults:
         elif kind is FaultKind.LATENCY:
             yield Fault(kind, at_s, at_s + for_s, one, None, rng.choice((0.001, 0.005, 0.012)))
         elif kind is FaultKind.BANDWIDTH:
-            slowest = slowest_bytes_s(shape.model.piece_bytes, shape.ranks)
+            burst = burst_bytes(shape.model.piece_bytes, shape.settings.chunk_bytes, shape.one_sided)
+            slowest = slowest_bytes_s(burst, shape.ranks)
             yield Fault(kind, at_s, at_s + for_s, one, None, slowest / shape.model.bandwidth_bytes_s)
         elif rng.random() < 0.3:  # a flap
             for _ in range(rng.randint(2, 5)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from r2ccl.config import Settings
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.reduction import Op
-from r2ccl.sim.faults import FOREVER, Fault, Promise, draw_faults, slowest_bytes_s
+from r2ccl.sim.faults import FOREVER, Fault, Promise, burst_bytes, draw_faults, slowest_bytes_s
 from r2ccl.sim.world import Shape
 from r2ccl.transport.memory_path import Model
 
@@ -125,7 +125,7 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
         unreachable_after_s=rng.choice((3.5, 5.0)),
     )
     piece_bytes = rng.choice((1024, 4096, 16384))
-    slowest = slowest_bytes_s(piece_bytes, ranks)
+    slowest = slowest_bytes_s(burst_bytes(piece_bytes, chunk_bytes, one_sided), ranks)
     model = Model(
         latency_s=rng.choice((10e-6, 50e-6, 500e-6, 2e-3)),
         bandwidth_bytes_s=slowest * rng.choice((1, 2, 5, 20)),
