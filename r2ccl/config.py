@@ -122,6 +122,10 @@ class Settings:
         for name in changes:
             if name not in known:
                 raise ConfigurationError(f"no setting is called {name!r}{_did_you_mean(name, known)}")
+            wanted = type(getattr(self, name))
+            fits = type(changes[name]) is wanted or (wanted is float and type(changes[name]) is int)
+            if not fits:
+                raise ConfigurationError(f"{name} must be {wanted.__name__}, not {type(changes[name]).__name__}")
         return dataclasses.replace(self, **changes)
 
 

@@ -47,6 +47,11 @@ def test_otherwise_nothing_is_refused(size, settings, nics, secret):
         ({"rank": 0, "size": 2, "chunk_byte": 1}, "did you mean 'chunk_bytes'"),
         ({"rank": 2, "size": 2, "rendezvous": "tcp://127.0.0.1:1"}, "rank 2 of 2 is impossible"),
         ({"rank": 0, "size": 2, "rendezvous": "carrier pigeon"}, "tcp://"),
+        ({"rank": 0, "size": 2, "rendezvous": 29500}, "tcp://"),
+        ({"rank": "0", "size": 2}, "rank='0' must be an int"),
+        ({"rank": 0, "size": 1, "nics": ["lo"]}, "nics must be str, not list"),
+        ({"rank": 0, "size": 1, "secret": b"x"}, "secret must be str, not bytes"),
+        ({"rank": 0, "size": 1, "timeout": "5"}, "connect_timeout_s must be float, not str"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments, message):

@@ -7,6 +7,7 @@ to the report, the screen and the plot.
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 import sys
@@ -38,6 +39,8 @@ START_TIMEOUT_S = 60.0
 #: No operation completed for so long, with a path left for every rank: that is a failure, not a gap.
 STANDSTILL_S = 15.0
 DRAW_S = 0.1
+#: Slower, heartbeats come too late to tell a NIC that is there from one that is lost; faster, no host keeps up.
+RATE_MBIT_S_MIN, RATE_MBIT_S_MAX = 1.0, 30_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,12 @@ def checked_options(options: DemoOptions) -> DemoOptions:
         raise UsageError("a demo needs at least 2 ranks")
     if options.carrying < 1 or options.nics < 2:
         raise UsageError("a rank that loses its only NIC has nothing to fail over to: give it at least 2")
+    if not RATE_MBIT_S_MIN <= options.rate_mbit_s <= RATE_MBIT_S_MAX:
+        raise UsageError(f"a NIC's rate is from {RATE_MBIT_S_MIN:g} to {RATE_MBIT_S_MAX:g} Mbit/s")
+    if options.seed < 0:
+        raise UsageError("a seed is not negative")
+    if not math.isfinite(options.seconds):
+        raise UsageError("how long to run is a number of seconds")
     enough_s = options.cuts * demo_report.SLOT_S_MIN + demo_report.LAST_LOOK_S
     if options.seconds < enough_s:
         raise UsageError(
@@ -243,6 +252,8 @@ def demo_command(
         checked_options(options)
         if plot is not None:
             demo_plot.require_matplotlib()
+            if not plot.absolute().parent.is_dir():
+                raise UsageError(f"there is no directory {plot.parent} for the plot")
         summary = perform(options, loopback, console, plot)
     except UsageError as wrong:
         console.print(f"r2ccl demo: {wrong}", style="red", markup=False, soft_wrap=True)

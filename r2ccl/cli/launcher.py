@@ -133,7 +133,9 @@ class _Console:
         self.err = err
 
     def say(self, sentence: str) -> None:
-        self.write(self.err, f"r2ccl run: {sentence}\n".encode())
+        # Who cannot hear us is told by the exit code.
+        with contextlib.suppress(OSError):
+            self.write(self.err, f"r2ccl run: {sentence}\n".encode())
 
     @staticmethod
     def write(stream: BinaryIO, line: bytes) -> None:
@@ -181,7 +183,7 @@ class _Voice(asyncio.Protocol):
     def _write(self, lines: list[bytes]) -> None:
         try:
             _Console.write(self._stream, b"".join(self._prefix + line + b"\n" for line in lines))
-        except BrokenPipeError:
+        except OSError:
             self._deaf()
 
 
@@ -203,7 +205,9 @@ class _Launch:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        for ending in (signal.SIGTERM, signal.SIGHUP):
+        # Under nohup a hang-up is not to end anything.
+        hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        for ending in (signal.SIGTERM, *hang_up):
             loop.add_signal_handler(ending, self._end, ending)
         try:
             async with asyncio.TaskGroup() as group:
@@ -212,7 +216,7 @@ class _Launch:
         finally:
             # Also what ranks have left behind in their process groups, and all of it if we end by an error of our own.
             self._signal_all(signal.SIGKILL)
-            for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for handled in (signal.SIGINT, signal.SIGTERM, *hang_up):
                 loop.remove_signal_handler(handled)
         return self._failure or 0
 
@@ -261,7 +265,7 @@ class _Launch:
         self._end(signal.SIGTERM)
 
     def _deaf(self) -> None:
-        """Whoever read our output is gone, as when it went into ``head``."""
+        """Nobody takes our output any more: it went into ``head``, which is gone, or onto a disk, which is full."""
         if self._failure is None:
             self._failure = _SIGNAL_EXIT_BASE + signal.SIGPIPE
         self._end(signal.SIGTERM)

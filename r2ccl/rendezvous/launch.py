@@ -87,6 +87,8 @@ def place(
 
 def _number(environ: Mapping[str, str], variable: str, argument: int | None) -> int | None:
     if argument is not None:
+        if type(argument) is not int:
+            raise ConfigurationError(f"{variable.lower()}={argument!r} must be an int, not {type(argument).__name__}")
         return argument
     text = environ.get(variable, "").strip()
     if not text:
@@ -111,6 +113,8 @@ def _meeting_place(environ: Mapping[str, str], rendezvous: str | None, needed: b
 
 def _parse_url(rendezvous: str) -> tuple[str, int]:
     wrong = f'rendezvous={rendezvous!r} is not of the form "tcp://host:port"'
+    if not isinstance(rendezvous, str):
+        raise ConfigurationError(wrong)
     try:
         parts = urlsplit(rendezvous)
         port = parts.port

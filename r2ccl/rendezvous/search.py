@@ -148,7 +148,11 @@ async def _resolve(host: str) -> list[str]:
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
+        pass
+    try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError as impossible:
+        raise OSError(f"no name can be {host!r}: {impossible}") from impossible
     ordered = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
     return list(dict.fromkeys(str(entry[4][0]) for entry in ordered))
 

@@ -60,10 +60,19 @@ class Store:
         for port in self.meeting.ports:
             try:
                 # Without a loopback address in the invitation ranks may come over any NIC.
+                # In two steps: a server that serves at once is lost, open, if we are cancelled before we are given it.
                 self._server = await self._loop.create_server(
-                    lambda: _Connection(self), self.meeting.listening_host, port, reuse_address=True
+                    lambda: _Connection(self),
+                    self.meeting.listening_host,
+                    port,
+                    reuse_address=True,
+                    start_serving=False,
                 )
+                await self._server.start_serving()
             except OSError as taken:
+                if self._server is not None:
+                    self._server.close()
+                    self._server = None
                 if taken.errno not in _PORTS_IN_USE:
                     raise RendezvousError(f"rank 0 cannot listen on {self.meeting.listening_host}: {taken}") from taken
                 continue

@@ -20,6 +20,12 @@ OPTIONS = DemoOptions(ranks=4, nics=2, spares=0, rate_mbit_s=500, cuts=3, second
         ({"ranks": 1}, "at least 2 ranks"),
         ({"nics": 1}, "nothing to fail over to"),
         ({"nics": 1, "spares": 1}, "nothing to fail over to"),
+        ({"rate_mbit_s": 0.0}, "rate"),
+        ({"rate_mbit_s": float("nan")}, "rate"),
+        ({"rate_mbit_s": 1e12}, "rate"),
+        ({"seed": -1}, "seed"),
+        ({"seconds": float("nan")}, "seconds"),
+        ({"seconds": float("inf")}, "seconds"),
         ({"cuts": 10}, "10 cuts need 26.5 s"),
     ],
 )

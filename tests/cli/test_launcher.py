@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -145,6 +146,18 @@ def test_long_lines_and_lines_without_an_end_come_through():
     assert outcome.out[0] == "[0] no end"
     assert sum(line.count("x") for line in outcome.out) == 200_000
     assert all(line.startswith("[0] ") for line in outcome.out)
+
+
+class FullDisk(io.BytesIO):
+    def write(self, data) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_output_that_cannot_be_written_ends_the_job_instead_of_hanging():
+    out = FullDisk()
+    command = ["-c", "import signal; print('hi', flush=True); signal.pause()"]
+    code = launch(command, 2, environ={"PATH": os.environ["PATH"]}, out=out, err=FullDisk())
+    assert code == 128 + signal.SIGPIPE
 
 
 def test_a_program_that_does_not_exist_is_named():

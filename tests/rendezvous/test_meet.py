@@ -247,3 +247,14 @@ async def test_a_cancelled_rank_leaves_nothing_open(port):
         await asyncio.wait([waiting])
         assert waiting.cancelled()
     assert is_free_to_connect(port)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_rank_zero_that_is_cancelled_while_it_opens_its_store_leaves_the_port_free(port, turns):
+    host = asyncio.ensure_future(attend(invitation(0, 2, port)))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    host.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await host
+    assert is_free_to_connect(port)
