@@ -228,4 +228,4 @@ def test_an_actor_that_fails_is_noticed_though_it_is_restarted(monkeypatch: pyte
 
 def test_a_fault_that_breaks_its_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Injector, "_end", lambda *_: None)
-    assert complains("failed though", seeds_where(lambda s: s.promise is Promise.OUTAGE, 2))
+    assert complains("failed though", seeds_where(lambda s: s.promise is Promise.OUTAGE, 4))
