@@ -85,9 +85,9 @@ class Communicator:
     def broadcast(self, x: Any, root: int, *, timeout: float | None = None) -> Work:
         """Copy ``x`` of rank ``root`` into ``x`` of all others. Arguments and errors as :meth:`all_reduce`.
 
-        On ``root`` itself ``x`` is only read, and may be read-only. There the Work ends when the others' memory holds
-        ``x``, which for up to the credit (R2CCL_CREDIT_BYTES) may be before they have called: a difference of calls is
-        then raised by the root's next call.
+        On ``root`` itself ``x`` is only read, and may be read-only. There the Work ends when those it sends to have
+        called too and hold ``x``; up to R2CCL_EAGER_BYTES it ends at once, for ``x`` goes out from a copy, and a
+        difference of calls is then raised by the root's next call.
         """
         if type(root) is not int or not 0 <= root < self.size:
             raise UsageError(f"broadcast: root={root!r} is no rank; ranks go from 0 to {self.size - 1}")

@@ -80,14 +80,17 @@ class Inbox:
         self._shared = shared
         self._courier = courier
 
+    def check(self, header: Header) -> None:
+        """Refuse what no peer that keeps the rules would send."""
+        if header.operation > self.ledger.completed + AHEAD_MAX or header.chunk >= CHUNKS_MAX:
+            raise BadFrame(f"chunk {header.chunk} of operation {header.operation} is too far ahead")
+
     def note(self, header: Header) -> None:
-        """What every chunk's header tells besides: how far its sender is, and what it has of ours."""
-        source, operation = header.source, header.operation
-        if operation > self.ledger.completed + AHEAD_MAX or header.chunk >= CHUNKS_MAX:
-            raise BadFrame(f"chunk {header.chunk} of operation {operation} is too far ahead")
+        """What every chunk's header tells besides: how far its sender is, and what it has of ours. Not before its call
+        was compared with ours: to hear that a peer has entered may end an operation."""
+        self.coordinator.peer_reached(header.source, max(header.operation, header.acknowledged - 1))
         if header.acknowledged:
-            self._courier.completed_by(source, self.communicator, header.acknowledged)
-        self.coordinator.peer_reached(source, max(operation, header.acknowledged - 1))
+            self._courier.completed_by(header.source, self.communicator, header.acknowledged)
 
     def place(self, connection: Connection, header: Header) -> Landing:
         """Decide where a chunk goes that is received in place."""
@@ -178,6 +181,7 @@ class Inbox:
         """A small chunk, all of it. As :meth:`landed`."""
         operation = self.running.get(header.operation)
         receive = 0 if operation is None else self.fit(operation, header)
+        self.note(header)
         if receive < 0:
             return
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
@@ -272,8 +276,9 @@ class ArrivalsDesk:
         if inbox is None:
             landing = Landing(None, None, 0, Scratch(header.payload_bytes))
         else:
-            inbox.note(header)
+            inbox.check(header)
             landing = inbox.place(connection, header)
+            inbox.note(header)
         self._landings[connection] = landing
         self._headers[connection] = header
         if landing.inbox is None:
@@ -302,8 +307,9 @@ class ArrivalsDesk:
         operation = None if inbox is None else inbox.running.get(header.operation)
         if inbox is None or operation is None:
             return None
-        inbox.note(header)
+        inbox.check(header)
         receive = inbox.fit(operation, header)
+        inbox.note(header)
         return None if receive < 0 else Landing(inbox, operation, receive, None)
 
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
@@ -313,7 +319,7 @@ class ArrivalsDesk:
         if inbox is None:
             self._keep(connection, header, bytes(payload))
             return
-        inbox.note(header)
+        inbox.check(header)
         self._count(connection, header)
         inbox.whole(connection, header, payload, self._displace)
 

@@ -113,6 +113,7 @@ class Coordinator(Actor):
             self._send(operation, piece)
         if operation.number in self.inbox.parked:
             self.inbox.unpark(operation)
+        self.failing.compare(operation)
         self._end_if_complete(operation)
         self.failing.fail_without(operation)
 
@@ -228,7 +229,9 @@ class Coordinator(Actor):
 
     def _end_if_complete(self, operation: Operation) -> None:
         machine = operation.machine
-        if machine is None or machine.chunks_left or machine.acks_left or operation.number not in self.running:
+        if machine is None or not machine.is_complete or operation.number not in self.running:
+            return
+        if self.failing.differs(operation.number):
             return
         del self.running[operation.number]
         self._registrar.close(operation)
@@ -282,7 +285,7 @@ class Coordinator(Actor):
 
     def _say_arrived(self, peer: int, transfers: tuple[OpenTransfer, ...]) -> None:
         for some in frames_of(transfers):
-            ack = Ack(self.communicator, self.ledger.completed, some, self._first_not_started())
+            ack = Ack(self.communicator, self.ledger.completed, some, self._entered())
             self.courier.tell(peer, Kind.ACK, ack.body())
 
     def resync(self, peer: int) -> None:
@@ -301,8 +304,9 @@ class Coordinator(Actor):
         """See the messages."""
         match message:
             case EnteredHeard():
-                self._entered_heard(message.peer, message.entered)
+                # Differences first: to hear that a peer has entered may end the operation.
                 self.failing.entered_heard(message.peer, message.entered)
+                self._entered_heard(message.peer, message.entered)
             case AbortHeard():
                 self.failing.abort_heard(message.peer, message.abort)
             case AbortAcknowledged():
@@ -325,6 +329,11 @@ class Coordinator(Actor):
             and (number in self.running or number >= self._first_not_started())
         ):
             self.courier.may_land(peer, entered)
+
+    def _entered(self) -> int:
+        """All operations below it have been entered here, and were called as those who sent chunks of them did."""
+        started = self._first_not_started()
+        return started if self.failing.differs_from is None else min(started, self.failing.differs_from)
 
     def _first_not_started(self) -> int:
         return self.waiting[0].number if self.waiting else self.next_operation

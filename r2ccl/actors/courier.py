@@ -8,7 +8,7 @@ said again until they are answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from r2ccl.actors.links import Link, Port
 from r2ccl.actors.shared import Shared
@@ -18,12 +18,6 @@ from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.outbox import Outbox
 from r2ccl.protocol.wire import Ack, Entered, Flag, Kind, Notice, checksum, pack_control, pack_header
 from r2ccl.topology import Endpoint, Member
-
-
-class ParcelOwner(Protocol):
-    """An operation that wants to know when its chunk is acknowledged."""
-
-    def parcel_settled(self, parcel: Parcel) -> None: ...
 
 
 class Courier:
@@ -154,10 +148,10 @@ class Courier:
 
     def acknowledged(self, peer: int, ack: Ack) -> None:
         """An acknowledgement arrived, on whatever path."""
-        self._settle(peer, self.outboxes[peer].acknowledged(ack))
         entered = max(ack.completed, ack.entered)
         if entered:
             self.peer_entered(peer, ack.communicator, entered - 1)
+        self._settle(peer, self.outboxes[peer].acknowledged(ack))
 
     def completed_by(self, peer: int, communicator: int, completed: int) -> None:
         """The number that rides in every chunk's header."""
@@ -170,6 +164,7 @@ class Courier:
         outbox = self.outboxes[peer]
         if outbox.entered_by_peer(communicator) <= operation:
             self.submit_all(outbox, outbox.entered(communicator, operation))
+            self._count(outbox, ())
 
     def may_land(self, peer: int, entered: Entered) -> None:
         """The peer told where an operation's transfers may be written."""
@@ -206,19 +201,23 @@ class Courier:
     def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
         now = self._clock.now()
         count = 0
-        owners: list[tuple[Any, Parcel]] = []
+        owned: list[Parcel] = []
         for parcel in parcels:
             count += 1
             parcel.is_settled = True
             if parcel.lane is not None:
                 parcel.lane.settle(parcel, now)
             if tell and parcel.owner is not None:
-                owners.append((parcel.owner, parcel))
+                owned.append(parcel)
         self.unsettled -= count
         if count:
             self.pump(peer)
-        for owner, parcel in owners:
-            owner.parcel_settled(parcel)
+        if owned:
+            self._count(self.outboxes[peer], owned)
+
+    def _count(self, outbox: Outbox, settled: Iterable[Parcel]) -> None:
+        for parcel in outbox.count(settled):
+            parcel.owner.parcel_settled(parcel)
 
     def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int) -> None:
         """The peer got this chunk spoiled and asks for it again."""

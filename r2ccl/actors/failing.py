@@ -82,8 +82,9 @@ class Failing:
         self._untold: set[int] = set()
         self._repeating = False
         self._watching = False
-        #: Operations whose calls differ, being heard.
+        #: Operations whose calls differ, being heard; and the first of them.
         self._heard_differing: set[int] = set()
+        self.differs_from: int | None = None
         #: Peers that closed: they start nothing new.
         self.left: dict[int, int] = {}
         #: Of those, peers from whom nothing more can come.
@@ -168,9 +169,19 @@ class Failing:
         if ours is None or operation in self._heard_differing:
             return
         self._heard_differing.add(operation)
+        self.differs_from = min(self._heard_differing)
         for peer in self._shared.peers:
             self._coordinator.announce(ours, peer)
         self._timers.after(MISMATCH_HEARING_S, self._judge_difference, operation)
+
+    def compare(self, operation: Operation) -> None:
+        """An operation began: did a peer announce another call before?"""
+        if self.roll_call.differing(operation.number, operation.planned.fingerprint):
+            self.calls_differ(operation.number)
+
+    def differs(self, operation: int) -> bool:
+        """Did somebody call something else? It will fail, whatever arrives meanwhile."""
+        return operation in self._heard_differing
 
     def _judge_difference(self, operation: int) -> None:
         ours = self._coordinator.running.get(operation)

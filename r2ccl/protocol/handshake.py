@@ -203,7 +203,7 @@ class _Machine:
         return answer
 
     def _handle(self, message: bytes) -> bytes:
-        raise NotImplementedError
+        raise AssertionError(f"{type(self).__name__} handles nothing")
 
     def _read(self, message: bytes, expected: Kind) -> tuple[Any, ...]:
         """The fields behind the versions of a message of that kind. Raises the refusal that it is or deserves."""

@@ -59,6 +59,7 @@ class Outbox:
     """Towards one peer, over all communicators."""
 
     __slots__ = (
+        "_early",
         "_entered",
         "_held",
         "_homeless",
@@ -89,6 +90,9 @@ class Outbox:
         self._held: deque[Parcel] = deque()
         #: communicator -> number of operations that the peer is known to have entered.
         self._entered: dict[int, int] = {}
+        #: Acknowledged by a peer that has not entered their operation: it has the bytes, and may yet call something
+        #: else, so their operation must not end on that.
+        self._early: list[Parcel] = []
         #: Bytes accounted against the credit, by (communicator, operation).
         self._unsolicited: dict[tuple[int, int], int] = {}
         self.unsolicited_bytes = 0
@@ -146,6 +150,13 @@ class Outbox:
         for key in [key for key in self._unsolicited if key[0] == communicator and key[1] <= operation]:
             self.unsolicited_bytes -= self._unsolicited.pop(key)
         return self.release()
+
+    def count(self, settled: Iterable[Parcel]) -> list[Parcel]:
+        """Which of these and of earlier parcels bring their operation nearer its end: those whose operation the peer
+        has entered. The others come back from a later call."""
+        known = [*self._early, *settled]
+        self._early = [p for p in known if p.operation >= self._entered.get(p.communicator, 0)]
+        return [p for p in known if p.operation < self._entered.get(p.communicator, 0)] if self._early else known
 
     def may_land(self, communicator: int, operation: int, landings: Iterable[Landing]) -> list[Parcel]:
         """The peer told where transfers of an operation may be written. Returns the parcels that this releases.
@@ -216,6 +227,7 @@ class Outbox:
         for key in [key for key in self._unsolicited if key[0] == communicator and key[1] >= operation]:
             self.unsolicited_bytes -= self._unsolicited.pop(key)
         self._uncount(gone)
+        self._early = [p for p in self._early if p.communicator != communicator or p.operation < operation]
         unwanted = set(gone)
         for table in (self._landings, self._homeless):
             for key in [key for key in table if key[0] == communicator and key[1] >= operation]:
@@ -232,8 +244,8 @@ class Outbox:
         for table in (self._sent, self._unsolicited, self._landings, self._homeless):
             table.clear()
         self.unsolicited_bytes = self.copies = self.copied_bytes = 0
-        self.waiting.clear()
-        self._held.clear()
+        for queue in (self.waiting, self._held, self._early):
+            queue.clear()
         return gone
 
     def unsettled(self) -> int:

@@ -29,7 +29,7 @@ class Presence:
 class RollCall:
     """What one communicator's other members said."""
 
-    __slots__ = ("_calls", "_entered", "_finished", "_peers")
+    __slots__ = ("_calls", "_entered", "_finished", "_latest", "_peers")
 
     def __init__(self, peers: Iterable[int]) -> None:
         self._peers = tuple(peers)
@@ -38,6 +38,8 @@ class RollCall:
         self._finished = dict.fromkeys(self._peers, 0)
         #: Per peer: operation -> (fingerprint, call).
         self._calls: dict[int, dict[int, tuple[int, str]]] = {peer: {} for peer in self._peers}
+        #: The last operation that anybody announced.
+        self._latest = -1
 
     def heard(self, peer: int, entered: Entered) -> None:
         """A peer announced an operation."""
@@ -47,6 +49,7 @@ class RollCall:
             self._finished[peer] = max(self._finished[peer], number + 1)
         calls = self._calls[peer]
         calls[number] = (entered.fingerprint, entered.call)
+        self._latest = max(self._latest, number)
         while len(calls) > CALLS_MAX:
             del calls[min(calls)]
 
@@ -57,6 +60,8 @@ class RollCall:
 
     def differing(self, operation: int, fingerprint: int) -> dict[int, str]:
         """Peers that called something else under this number, and what."""
+        if operation > self._latest:
+            return {}
         return {
             peer: calls[operation][1]
             for peer, calls in self._calls.items()

@@ -42,22 +42,22 @@ def test_different_sizes_are_a_mismatch_that_names_every_call(elements: int, tmp
             assert answer.error()["kind"] == "CollectiveMismatch"
 
 
-def test_different_kinds_dtypes_and_roots_are_a_mismatch(tmp_path: Path) -> None:
-    """The broadcasts are larger than the credit, or their roots could have ended before anybody else called."""
+@pytest.mark.parametrize("elements", [50_000, 500_000], ids=["within the credit", "beyond the credit"])
+def test_different_kinds_dtypes_and_roots_are_a_mismatch(elements: int, tmp_path: Path) -> None:
     with loopback(4, tmp_path) as ranks:
         ranks.connect()
         told_s = time.monotonic()
         answers = [
-            ranks[0].tell("broadcast", elements=500_000, root=0),
-            ranks[1].tell("broadcast", elements=500_000, root=1),
+            ranks[0].tell("broadcast", elements=elements, root=0),
+            ranks[1].tell("broadcast", elements=elements, root=1),
             ranks[2].tell("barrier"),
             ranks[3].tell("all_reduce", elements=50_000, dtype="float64"),
         ]
         for error in errors_of(answers, told_s, "mismatch of kinds"):
             assert error["kind"] == "CollectiveMismatch"
             assert error["calls"] == {
-                "0": "broadcast(float32[500000], root=0)",
-                "1": "broadcast(float32[500000], root=1)",
+                "0": f"broadcast(float32[{elements}], root=0)",
+                "1": f"broadcast(float32[{elements}], root=1)",
                 "2": "barrier()",
                 "3": "all_reduce(float64[50000], sum)",
             }

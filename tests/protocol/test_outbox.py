@@ -153,6 +153,21 @@ def test_the_end_of_an_operation_settles_its_views_and_leaves_its_copies_on_thei
     assert box.acknowledged(Ack(WORLD, 1, ())) == [copy]
 
 
+def test_what_is_acknowledged_before_the_peer_has_entered_counts_when_it_enters() -> None:
+    box = outbox()
+    early, later, failed = parcel(0), parcel(1), parcel(2)
+    for each in (early, later, failed):
+        box.submit(each)
+    assert box.count([early, later, failed]) == []
+    box.entered(WORLD, 0)
+    assert box.count([]) == [early]
+    box.forget(WORLD, 2)
+    box.entered(WORLD, 5)
+    at_once = parcel(5)
+    assert box.count([at_once]) == [later, at_once]
+    assert box.count([]) == []
+
+
 def test_forgetting_takes_failed_operations_out_of_every_queue() -> None:
     box = outbox()
     kept, failed = parcel(0, 0), [parcel(1, chunk) for chunk in range(3)]
