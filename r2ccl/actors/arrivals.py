@@ -269,6 +269,10 @@ class ArrivalsDesk:
             self._strangers_kept -= STRANGER_BYTES + len(payload)
             self.chunk(connection, header, memoryview(payload))
 
+    def close(self) -> None:
+        """The rank ends: what hardware reports as written while its connections are ended concerns nobody."""
+        self._inboxes.clear()
+
     def destination(self, connection: Connection, header: Header) -> memoryview:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         inbox = self._inboxes.get(header.communicator)

@@ -135,10 +135,16 @@ class Fabric:
         self._refresh()
 
     def kill(self, rank: int) -> None:
-        """End a rank's process: its kernel closes every connection and refuses new ones."""
+        """End a rank's process: its kernel closes every connection that no child holds too, and refuses new ones."""
         self.process(rank).alive = False
         for device in [device for device in self._devices if device.rank == rank]:
-            device.die()
+            if not device.children:
+                device.die()
+
+    def fork(self, rank: int) -> None:
+        """Give a rank's process a child, which shares every descriptor until it lets go of them."""
+        for device in [device for device in self._devices if device.rank == rank]:
+            device.children += 1
 
     def freeze(self, rank: int) -> None:
         """Stop a rank's process. Its kernel goes on: acknowledges until the window is full, completes no handshake."""
@@ -275,6 +281,8 @@ class MemoryDevice:
         self.incarnation = incarnation
         self.one_sided = one_sided
         self.process = fabric.process(rank)
+        #: Forked children that hold its descriptors too.
+        self.children = 0
         self._receiver: Receiver | None = None
         self._endpoint: Endpoint | None = None
         #: All and only connections that have not ended. Ordered, for determinism.
@@ -335,7 +343,8 @@ class MemoryDevice:
         self._regions.pop(region.key, None)  # gone already if the device was closed, or died
 
     def close_in_child(self) -> None:
-        """It holds no descriptors."""
+        assert self.children, "a fork comes first"
+        self.children -= 1
 
     def close(self) -> None:
         self.fabric.forget(self)

@@ -282,6 +282,18 @@ class Stage:
     async def kill(self, words: list[str]) -> None:
         self.world.fabric.kill(int(words[0]))
 
+    async def fork(self, words: list[str]) -> None:
+        """A worker of a rank, made by Python, so that its hook closes what it inherited; or by others (``foreign``)."""
+        match words:
+            case [rank]:
+                self.world.fabric.fork(int(rank))
+                for port in self.world.runtimes[int(rank)].ports:
+                    port.device.close_in_child()
+            case [rank, "foreign"]:
+                self.world.fabric.fork(int(rank))
+            case _:
+                raise BadStory(f"fork whom, and how? {' '.join(words)}")
+
     async def freeze(self, words: list[str]) -> None:
         match words:
             case [rank, "for", duration]:
@@ -363,6 +375,7 @@ COMMANDS: dict[str, Callable[[Stage, list[str]], Awaitable[None]]] = {
     "slow": lambda stage, words: stage.fault("slow", words),
     "spoil": lambda stage, words: stage.fault("spoil", words),
     "kill": Stage.kill,
+    "fork": Stage.fork,
     "freeze": Stage.freeze,
     "hedge": Stage.hedge,
     "unmixed": Stage.unmixed,
