@@ -55,3 +55,9 @@ def communicator_id(parent: int, operation: int, colour: int) -> int:
     """
     text = f"{parent}:{operation}:{colour}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def channel_id(communicator: int, source: int, target: int, tag: int) -> int:
+    """The id of what messages from one rank to another with one tag travel in, in order."""
+    text = f"{communicator}:{source}>{target}:{tag}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -30,21 +30,54 @@ Array = npt.NDArray[Any]
 _Words = npt.NDArray[np.int32]
 _Constant = npt.NDArray[np.int32]
 
-#: ``(destination, received, received_first)``: equal-length arrays; the result goes into ``destination``. It may hold
-#: scratch memory, so each thread needs its own.
-Reducer = Callable[[Array, Array, bool], None]
+class Reducer(Protocol):
+    """Combines ``received`` with the own operand into ``destination``: equal-length arrays, of which none but the own
+    operand may share memory with ``destination``. It may hold scratch memory, so each thread needs its own."""
+
+    def __call__(self, destination: Array, received: Array, received_first: bool, own: Array | None = None) -> None:
+        """``own`` is ``destination`` if it isn't given."""
 
 
 class Op(enum.StrEnum):
-    """How elements are combined. Integer sums and products wrap around; of bools SUM is *or* and PRODUCT is *and*."""
+    """How elements are combined. Integer sums and products wrap around; of bools SUM is *or* and PRODUCT is *and*.
+
+    AVERAGE is of floats only: the sum, divided once by the number of ranks, so it overflows where the sum does.
+    Bitwise and logical ones are of integers and bools; logical ones leave 0 and 1.
+    """
 
     SUM = "sum"
     PRODUCT = "product"
     MIN = "min"
     MAX = "max"
+    AVERAGE = "average"
+    BITWISE_AND = "bitwise_and"
+    BITWISE_OR = "bitwise_or"
+    BITWISE_XOR = "bitwise_xor"
+    LOGICAL_AND = "logical_and"
+    LOGICAL_OR = "logical_or"
+    LOGICAL_XOR = "logical_xor"
 
 
-_UFUNCS = MappingProxyType({Op.SUM: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum})
+_UFUNCS = MappingProxyType(
+    {
+        Op.SUM: np.add,
+        Op.PRODUCT: np.multiply,
+        Op.MIN: np.minimum,
+        Op.MAX: np.maximum,
+        Op.AVERAGE: np.add,
+        Op.BITWISE_AND: np.bitwise_and,
+        Op.BITWISE_OR: np.bitwise_or,
+        Op.BITWISE_XOR: np.bitwise_xor,
+        Op.LOGICAL_AND: np.logical_and,
+        Op.LOGICAL_OR: np.logical_or,
+        Op.LOGICAL_XOR: np.logical_xor,
+    }
+)
+_BITWISE = (Op.BITWISE_AND, Op.BITWISE_OR, Op.BITWISE_XOR)
+_LOGICAL = (Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_XOR)
+
+#: What is done to the result, in place, when nothing is combined any more.
+Finish = Callable[[Array], None]
 
 #: Counts the changes of this file that change bits.
 _KERNEL_REVISION = 1
@@ -72,7 +105,10 @@ def supported(dtype: np.dtype[Any], op: Op) -> bool:
     """Whether elements of ``dtype`` can be combined by ``op``. Complex numbers have no order, so no MIN and MAX."""
     if dtype.kind == "c":
         return op in (Op.SUM, Op.PRODUCT)
-    return dtype.kind in "bui" or dtype.type in (np.float16, np.float32, np.float64) or _is_bfloat16(dtype)
+    if dtype.kind in "bui":
+        return op is not Op.AVERAGE
+    is_float = dtype.type in (np.float16, np.float32, np.float64) or _is_bfloat16(dtype)
+    return is_float and op not in _BITWISE and op not in _LOGICAL
 
 
 def reducer(dtype: np.dtype[Any], op: Op) -> Reducer:
@@ -82,11 +118,26 @@ def reducer(dtype: np.dtype[Any], op: Op) -> Reducer:
     ufunc = _UFUNCS[op]
     if dtype.kind in "bui":
         return _exact(ufunc)
-    if op is Op.SUM and dtype.name == "float16":
+    if ufunc is np.add and dtype.name == "float16":
         return _WidenedSum(_Float16(), ufunc)
-    if op is Op.SUM and _is_bfloat16(dtype):
+    if ufunc is np.add and _is_bfloat16(dtype):
         return _WidenedSum(_Bfloat16(), ufunc)
     return _rounding(ufunc)
+
+
+def finish(op: Op, ranks: int) -> Finish | None:
+    """What is left to do with the result of combining ``ranks`` operands; None: nothing."""
+    if op is Op.AVERAGE:
+        return lambda result: _divide(result, ranks)
+    if op in _LOGICAL and ranks == 1:
+        return lambda result: np.copyto(result, result != 0, casting="unsafe")
+    return None
+
+
+@np.errstate(all="ignore")
+def _divide(result: Array, ranks: int) -> None:
+    # The number of ranks is no float16 or bfloat16 if there are many.
+    np.divide(result, np.float32(ranks), out=result, casting="unsafe")
 
 
 def _is_bfloat16(dtype: np.dtype[Any]) -> bool:
@@ -96,8 +147,8 @@ def _is_bfloat16(dtype: np.dtype[Any]) -> bool:
 def _exact(ufunc: np.ufunc) -> Reducer:
     """Integers and bools: order does not matter, nothing can be invalid."""
 
-    def reduce(destination: Array, received: Array, received_first: bool) -> None:
-        ufunc(destination, received, out=destination)
+    def reduce(destination: Array, received: Array, received_first: bool, own: Array | None = None) -> None:
+        ufunc(destination if own is None else own, received, out=destination)
 
     return reduce
 
@@ -107,8 +158,9 @@ def _rounding(ufunc: np.ufunc) -> Reducer:
     ``np.seterr``, for an exception in the middle of a collective."""
 
     @np.errstate(all="ignore")
-    def reduce(destination: Array, received: Array, received_first: bool) -> None:
-        left, right = (received, destination) if received_first else (destination, received)
+    def reduce(destination: Array, received: Array, received_first: bool, own: Array | None = None) -> None:
+        own = destination if own is None else own
+        left, right = (received, own) if received_first else (own, received)
         if destination.size == 1:
             destination[:] = ufunc(left, right)
         else:
@@ -159,7 +211,9 @@ class _WidenedSum:
         #: Made when a piece is first long enough.
         self._scratch: _Words | None = None
 
-    def __call__(self, destination: Array, received: Array, received_first: bool) -> None:
+    def __call__(self, destination: Array, received: Array, received_first: bool, own: Array | None = None) -> None:
+        if own is not None:
+            np.copyto(destination, own)
         start = 0
         while (rest := destination.size - start) >= self._format.elements_min:
             piece = slice(start, start + min(rest, self.PIECE_ELEMENTS))

@@ -76,6 +76,8 @@ class Inbox:
         self.acks_wanted: set[int] = set()
         self.acks_owed: set[int] = set()
         self.failed_from: int | None = None
+        #: Called when something came of an operation that was not called here yet.
+        self.on_unclaimed: Callable[[], None] = lambda: None
         self.coordinator = coordinator
         self._shared = shared
         self._courier = courier
@@ -106,17 +108,19 @@ class Inbox:
             self.ledger.forsake(header.operation, header.step, header.source, header.chunk, connection)
             return Landing(None, None, 0, None)
         assert operation.machine is not None
-        copied = not operation.planned.waits.program.receives[receive].reduce
+        planned = operation.planned
+        copied = not planned.waits.program.receives[receive].reduce and not planned.receive_pieces[receive]
         in_place = copied and offer is Offer.FIRST and operation.machine.may_apply(receive, header.chunk)
         return Landing(self, operation, receive, None if in_place else self.pool.take(header.payload_bytes))
 
     def fit(self, operation: Operation, header: Header) -> int:
         """The receive that the chunk belongs to; -1: the sender called something else, and the coordinator knows."""
         planned = operation.planned
-        if header.fingerprint != planned.fingerprint:
+        receive = planned.waits.receive_index.get((header.step, header.source), -1)
+        expected = planned.fingerprint if receive < 0 else planned.receive_marks[receive]
+        if header.fingerprint != expected:
             self.coordinator.calls_differ(header)
             return -1
-        receive = planned.waits.receive_index.get((header.step, header.source), -1)
         if receive < 0 or header.chunk >= planned.waits.receive_chunks[receive]:
             raise BadFrame(
                 f"operation {header.operation} has no chunk {header.chunk} of step {header.step} from {header.source}"
@@ -149,8 +153,9 @@ class Inbox:
         if landing.scratch is not None:
             return landing.scratch.view[: header.payload_bytes]
         assert landing.operation is not None
-        start, stop = landing.operation.planned.receive_spans[landing.receive][header.chunk]
-        return landing.operation.buffer.bytes[start:stop]
+        planned = landing.operation.planned
+        start, stop = planned.receive_spans[landing.receive][header.chunk]
+        return landing.operation.arrays[planned.receive_arrays[landing.receive]].bytes[start:stop]
 
     def landed(self, connection: Connection, landing: Landing, header: Header, displace: Displace) -> None:
         """The bytes are there. A slower writer of the same chunk is displaced before anybody touches the
@@ -182,6 +187,10 @@ class Inbox:
         operation = self.running.get(header.operation)
         receive = 0 if operation is None else self.fit(operation, header)
         self.note(header)
+        if operation is None and header.operation in self.running:
+            # What the header told ended an operation, and this one had waited for its place.
+            operation = self.running[header.operation]
+            receive = self.fit(operation, header)
         if receive < 0:
             return
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
@@ -230,6 +239,7 @@ class Inbox:
             return
         self.parked.setdefault(header.operation, []).append((header, payload))
         self._shared.counters.parked_bytes += len(payload)
+        self.on_unclaimed()
 
     def _owe(self, header: Header) -> None:
         (self.acks_wanted if header.flags & Flag.ACK_WANTED else self.acks_owed).add(header.source)
@@ -251,6 +261,8 @@ class ArrivalsDesk:
         self._shared = shared
         self._courier = courier
         self._inboxes: dict[int, Inbox] = {}
+        #: Makes the channel that a message of a rank (source, tag) is the first of, if it is one.
+        self.adopt: Callable[[int, int, int], object] = lambda communicator, source, tag: None
         #: Connection -> the chunk it is receiving in place.
         self._landings: dict[Connection, Landing] = {}
         self._headers: dict[Connection, Header] = {}
@@ -275,8 +287,8 @@ class ArrivalsDesk:
 
     def destination(self, connection: Connection, header: Header) -> memoryview:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
-        inbox = self._inboxes.get(header.communicator)
         self._verify(connection, header)
+        inbox = self._inbox(header)
         if inbox is None:
             landing = Landing(None, None, 0, Scratch(header.payload_bytes))
         else:
@@ -288,6 +300,13 @@ class ArrivalsDesk:
         if landing.inbox is None:
             return self._trash[: header.payload_bytes] if landing.scratch is None else landing.scratch.view
         return landing.inbox.memory(landing, header)
+
+    def _inbox(self, header: Header) -> Inbox | None:
+        inbox = self._inboxes.get(header.communicator)
+        if inbox is None:
+            self.adopt(header.communicator, header.source, header.step)
+            inbox = self._inboxes.get(header.communicator)
+        return inbox
 
     def landed(self, connection: Connection, header: Header) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
@@ -319,7 +338,7 @@ class ArrivalsDesk:
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         self._verify(connection, header)
-        inbox = self._inboxes.get(header.communicator)
+        inbox = self._inbox(header)
         if inbox is None:
             self._keep(connection, header, bytes(payload))
             return

@@ -45,6 +45,7 @@ class Coordinator(Actor):
     def __init__(
         self,
         communicator: int,
+        members: tuple[int, ...],
         shared: Shared,
         mailbox: Mailbox,
         courier: Courier,
@@ -56,6 +57,8 @@ class Coordinator(Actor):
     ) -> None:
         super().__init__(f"coordinator-{communicator:x}", shared.loop, mailbox)
         self.communicator = communicator
+        #: Its other members' ranks in the job.
+        self.peers = tuple(member for member in members if member != shared.rank)
         self.shared = shared
         self.courier = courier
         self.inbox = Inbox(communicator, shared, courier, self, pool)
@@ -71,40 +74,41 @@ class Coordinator(Actor):
         self._ack_timer_armed = False
         self._is_starting = False
         self._idle: asyncio.Future[None] | None = None
-        #: Number that each peer was last told.
-        self._told = dict.fromkeys(shared.peers, 0)
         courier.ledgers[communicator] = self.ledger
         courier.resyncs.append(self.resync)
         desk.add(self.inbox)
 
     # Calls.
 
-    def submit(self, planned: Planned, buffer: Buffer, result: Any, timeout_s: float) -> Work:
-        """Number the call, and start it if there is room. Raises before anything is numbered."""
+    def refuse(self, called: int = 0) -> None:
+        """Raise what stands against another call, if ``called`` more are on their way here."""
         self.failing.refuse_if_failed()
-        settings = self.shared.settings
-        if len(self.waiting) >= settings.waiting_max:
+        if len(self.waiting) + called >= self.shared.settings.waiting_max:
             raise UsageError(
-                f"{len(self.running)} operations run and {len(self.waiting)} wait: "
+                f"{len(self.running)} operations run and {len(self.waiting) + called} wait: "
                 "await some of them before calling more"
             )
-        work = Work(self._loop, self.next_operation, planned.call, result)
+
+    def submit(self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float) -> None:
+        """Number the call, and start it if there is room. Raises before anything is numbered."""
+        self.refuse()
+        work.operation = self.next_operation
         now = self.shared.clock.now()
-        operation = Operation(self.next_operation, planned, buffer, work, timeout_s, self, now)
+        operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, now)
         operation.stalled_s = self.own_stall_s()
         self.next_operation += 1
-        if len(self.running) < settings.running_max and not self.waiting:
+        if len(self.running) < self.shared.settings.running_max and not self.waiting:
             self._start(operation)
         else:
             self.waiting.append(operation)
         if not work.done():
             self.failing.watch(operation)
-        return work
 
     def _start(self, operation: Operation) -> None:
         machine = operation.machine = CollectiveMachine(operation.planned.waits)
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
+        operation.prepare()
         if self.shared.one_sided and operation.planned.bulky_sources:
             self._registrar.open(operation)
         for peer in operation.planned.bulky_sources:
@@ -121,7 +125,9 @@ class Coordinator(Actor):
         """Tell a peer that we have entered."""
         planned = operation.planned
         landings = () if operation.landings is None else operation.landings.from_source(peer)
-        entered = Entered(self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings)
+        entered = Entered(
+            self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings, planned.step
+        )
         self.courier.tell(peer, Kind.ENTERED, entered.body())
 
     async def idle(self, timeout_s: float) -> None:
@@ -137,15 +143,21 @@ class Coordinator(Actor):
         index, chunk = piece
         planned = operation.planned
         send = planned.waits.program.sends[index]
-        start, stop = planned.send_spans[index][chunk]
-        view = operation.buffer.bytes[start:stop]
         copied = planned.copied[index]
+        pieces = planned.send_pieces[index]
+        payload: memoryview | bytes
+        if pieces:
+            payload = b"".join(operation.arrays[array].bytes[start:stop] for array, (start, stop) in pieces)
+        else:
+            start, stop = planned.send_spans[index][chunk]
+            payload = operation.arrays[planned.send_arrays[index]].bytes[start:stop]
+            if copied:
+                payload = bytes(payload)
         # From a copy too it may have to be acknowledged: only so many may outlive their operations.
         outlives = copied and (not send.needs_ack or self.courier.outboxes[send.target].may_copy)
         parcel = Parcel(
-            self.communicator, operation.number, send.step, send.target, chunk, planned.fingerprint,
-            bytes(view) if copied else view, None if outlives else operation, index, planned.chunk_bytes,
-            operation.turn,
+            self.communicator, operation.number, send.step, send.target, chunk, planned.send_marks[index], payload,
+            None if outlives else operation, index, planned.chunk_bytes, operation.turn,
         )  # fmt: skip
         self.courier.submit(parcel)
         if outlives:
@@ -187,17 +199,28 @@ class Coordinator(Actor):
         self._applied(operation, receive, chunk)
 
     def _apply(self, operation: Operation, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy or reduce a chunk's bytes into the buffer."""
-        planned, buffer = operation.planned, operation.buffer
+        """Copy or reduce a chunk's bytes to where they belong."""
+        planned = operation.planned
         start, stop = planned.receive_spans[receive][chunk]
         program = planned.waits.program.receives[receive]
+        target = operation.arrays[planned.receive_arrays[receive]]
         if program.reduce:
             assert planned.reduce is not None
-            item = buffer.item_bytes
-            destination = buffer.array[start // item : stop // item]
-            planned.reduce(destination, data[: stop - start].view(destination.dtype), program.received_first)
+            item = target.item_bytes
+            first, last = start // item, stop // item
+            destination = target.array[first:last]
+            received = data[: stop - start].view(destination.dtype)
+            operand = planned.operands[receive]
+            if operand is None:
+                planned.reduce(destination, received, program.received_first)
+            else:
+                array, shift = operand
+                own = operation.arrays[array].array[first + shift : last + shift]
+                planned.reduce(destination, received, program.received_first, own)
+        elif planned.receive_pieces[receive]:
+            operation.scatter(receive, memoryview(data)[: stop - start])  # type: ignore[arg-type]
         else:
-            buffer.bytes[start:stop] = memoryview(data)[: stop - start]  # type: ignore[arg-type]
+            target.bytes[start:stop] = memoryview(data)[: stop - start]  # type: ignore[arg-type]
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine
@@ -238,6 +261,7 @@ class Coordinator(Actor):
         self.ledger.finish(operation.number)
         self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
         self.failing.ended(operation)
+        operation.finish()
         operation.work.finish(None)
         self._start_waiting()
         self.tell_if_idle()
@@ -307,6 +331,7 @@ class Coordinator(Actor):
                 # Differences first: to hear that a peer has entered may end the operation.
                 self.failing.entered_heard(message.peer, message.entered)
                 self._entered_heard(message.peer, message.entered)
+                self.inbox.on_unclaimed()
             case AbortHeard():
                 self.failing.abort_heard(message.peer, message.abort)
             case AbortAcknowledged():
@@ -334,6 +359,11 @@ class Coordinator(Actor):
         """All operations below it have been entered here, and were called as those who sent chunks of them did."""
         started = self._first_not_started()
         return started if self.failing.differs_from is None else min(started, self.failing.differs_from)
+
+    def has_unclaimed(self) -> bool:
+        """Has a peer begun an operation that was not called here yet?"""
+        reached = self.failing.roll_call.most_reached()
+        return reached > self.next_operation or self.next_operation in self.inbox.parked
 
     def _first_not_started(self) -> int:
         return self.waiting[0].number if self.waiting else self.next_operation

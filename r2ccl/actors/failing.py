@@ -44,6 +44,7 @@ class Host(Protocol):
     """What failing needs of the coordinator that it is a part of."""
 
     communicator: int
+    peers: tuple[int, ...]
     shared: Shared
     courier: Courier
     inbox: Inbox
@@ -74,7 +75,7 @@ class Failing:
         self._surrender = surrender
         self._shared = coordinator.shared
         self._timers = coordinator.shared.timers
-        self.roll_call = RollCall(coordinator.shared.peers)
+        self.roll_call = RollCall(coordinator.peers)
         #: Why the communicator refuses work; None while it works.
         self.error: R2cclError | None = None
         self._abort: Abort | None = None
@@ -85,6 +86,9 @@ class Failing:
         #: Operations whose calls differ, being heard; and the first of them.
         self._heard_differing: set[int] = set()
         self.differs_from: int | None = None
+        #: Called with what the communicator failed with, or ended with; and when a member closed.
+        self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
+        self.on_left: Callable[[], None] = lambda: None
         #: Peers that closed: they start nothing new.
         self.left: dict[int, int] = {}
         #: Of those, peers from whom nothing more can come.
@@ -126,7 +130,7 @@ class Failing:
         age_s = now - oldest.called_at_s - (self._own_stall_s() - oldest.stalled_s)
         if age_s >= self._shared.settings.roll_call_s and now - oldest.announced_at_s >= ROLL_CALL_REPEAT_S:
             oldest.announced_at_s = now
-            for peer in self._shared.peers:
+            for peer in self._coordinator.peers:
                 self._coordinator.announce(oldest, peer)
         if age_s >= self._shared.settings.laggard_log_s and not oldest.laggards_logged:
             oldest.laggards_logged = True
@@ -144,7 +148,8 @@ class Failing:
     def _presence(self, operation: Operation) -> Presence:
         """Who is where, with what chunks and acknowledgements told besides."""
         coordinator = self._coordinator
-        for peer, outbox in coordinator.courier.outboxes.items():
+        for peer in coordinator.peers:
+            outbox = coordinator.courier.outboxes[peer]
             self.roll_call.reached(peer, outbox.entered_by_peer(coordinator.communicator) - 1)
         return self.roll_call.presence(operation.number)
 
@@ -170,7 +175,7 @@ class Failing:
             return
         self._heard_differing.add(operation)
         self.differs_from = min(self._heard_differing)
-        for peer in self._shared.peers:
+        for peer in self._coordinator.peers:
             self._coordinator.announce(ours, peer)
         self._timers.after(MISMATCH_HEARING_S, self._judge_difference, operation)
 
@@ -209,18 +214,28 @@ class Failing:
 
     # Failing.
 
+    def fail_with(self, abort: Abort) -> None:
+        """What belongs to this communicator failed: so does this."""
+        if self.error is None:
+            self.fail(self.first_unfinished(), abort.cause, abort.text, abort.details)
+
     def peer_gone(self, gone: PeerGone) -> None:
-        """A member is dead or unreachable."""
+        """A rank is dead or unreachable."""
+        if gone.peer not in self._coordinator.peers:
+            return
         self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
         self._untold.discard(gone.peer)
 
     def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
         """A member closes: it has everything below ``completed`` and starts nothing new."""
+        if goodbye.peer not in self._coordinator.peers:
+            return
         self.left[goodbye.peer] = goodbye.completed
         self._untold.discard(goodbye.peer)
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
+        self.on_left()
 
     def peer_parted(self, peer: int) -> None:
         """Nothing more comes from a member that said goodbye: what still lacks chunks of it will not end."""
@@ -288,13 +303,15 @@ class Failing:
             "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
         )
         gone = set(error.ranks) if isinstance(error, PeerLost) else set()
-        self._untold = set(self._shared.peers) - gone - set(self.left)
+        self._untold = set(coordinator.peers) - gone - set(self.left)
         for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
         self._tell_untold()
+        for heard in self.on_failed:
+            heard(error, abort)
 
     def close(self, error: R2cclError) -> None:
         """The communicator ended: what is unfinished fails here, and nobody is told."""
@@ -310,6 +327,8 @@ class Failing:
             operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
+        for heard in self.on_failed:
+            heard(error, None)
 
     def _tell_untold(self) -> None:
         if not self._untold or self._abort is None:

@@ -14,11 +14,13 @@ from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.protocol.collective import CollectiveMachine, Piece, Waits
 from r2ccl.protocol.wire import Landing
-from r2ccl.reduction import Reducer
+from r2ccl.reduction import Finish, Reducer
 from r2ccl.transport.interface import Device, Region
 
 #: (first, last + 1)
 Span = tuple[int, int]
+#: One of the operation's arrays, and where in it.
+Placed = tuple[int, Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,30 @@ class Planned:
     fingerprint: int
     waits: Waits
     reduce: Reducer | None
-    #: Per send and receive of the program, per chunk: its bytes in the buffer. Worked out once: it is asked for twice
+    finish: Finish | None
+    #: Per send and receive of the program, per chunk: its bytes in its array. Worked out once: it is asked for twice
     #: per chunk, and took a tenth of the time of a chunk.
     send_spans: tuple[tuple[Span, ...], ...]
     receive_spans: tuple[tuple[Span, ...], ...]
+    #: Per send and receive: which array that is.
+    send_arrays: tuple[int, ...]
+    receive_arrays: tuple[int, ...]
+    #: Per send and receive: its pieces in bytes, if it has several; they travel as one chunk.
+    send_pieces: tuple[tuple[Placed, ...], ...]
+    receive_pieces: tuple[tuple[Placed, ...], ...]
+    #: Per receive: the own operand's array, and how many elements further on than the result it lies there; None: it is
+    #: what the result replaces.
+    operands: tuple[tuple[int, int] | None, ...]
+    #: What is copied before anything else, and after everything: from and to, in elements.
+    first: tuple[tuple[Placed, Placed], ...]
+    last: tuple[tuple[Placed, Placed], ...]
+    #: Elements of work memory, the last of the operation's arrays.
+    work_elements: int
+    #: Where the result lies in the end, in elements.
+    results: tuple[Placed, ...]
+    #: Per send and receive: the fingerprint of its chunks.
+    send_marks: tuple[int, ...]
+    receive_marks: tuple[int, ...]
     #: Per send: it goes out from a copy, which ends the need for its buffer at once (decision 6).
     copied: tuple[bool, ...]
     #: Bytes of every chunk but a transfer's last.
@@ -42,6 +64,8 @@ class Planned:
     #: Sources that send more than fits an eager copy, and must hear that we have entered.
     bulky_sources: tuple[int, ...]
     reason: str
+    #: Of a message: its tag.
+    step: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +74,8 @@ class Operation:
 
     number: int
     planned: Planned
-    buffer: Buffer
+    #: The caller's, and work memory from when it runs.
+    arrays: tuple[Buffer, ...]
     work: Work
     #: In seconds; 0: none.
     timeout_s: float
@@ -70,6 +95,32 @@ class Operation:
     laggards_logged: bool = False
     #: Its time-out, while it is under way.
     timer: Timer | None = None
+
+    def prepare(self) -> None:
+        """It runs from now on: work memory, and initial values where they are not where they are read."""
+        planned = self.planned
+        if planned.work_elements:
+            like = self.arrays[0]
+            self.arrays = (*self.arrays, Buffer(np.empty(planned.work_elements, like.array.dtype), like.dtype_name, None))
+        self._copy(planned.first)
+
+    def scatter(self, receive: int, payload: memoryview) -> None:
+        """A message of several pieces."""
+        for array, (start, stop) in self.planned.receive_pieces[receive]:
+            self.arrays[array].bytes[start:stop] = payload[: stop - start]
+            payload = payload[stop - start :]
+
+    def finish(self) -> None:
+        """Nothing more is sent or received: the result goes where it belongs."""
+        planned = self.planned
+        self._copy(planned.last)
+        if planned.finish is not None:
+            for array, (start, stop) in planned.results:
+                planned.finish(self.arrays[array].array[start:stop])
+
+    def _copy(self, copies: tuple[tuple[Placed, Placed], ...]) -> None:
+        for (source, (first, last)), (target, (start, stop)) in copies:
+            self.arrays[target].array[start:stop] = self.arrays[source].array[first:last]
 
     def parcel_settled(self, parcel: Any) -> None:
         """The courier says that a chunk of ours was acknowledged."""

@@ -2,98 +2,206 @@
 
 A plan is a pure function of (picture, request), so all ranks that call alike plan alike. The fingerprint of call,
 epoch and planning settings goes with every chunk: ranks that would not plan alike notice before they mix sums
-(decision 11)."""
+(decision 11). Where only two ranks know a transfer's size, it goes into the fingerprint of that transfer's chunks."""
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from r2ccl.actors.operation import Planned, Span
-from r2ccl.buffers import Buffer
+from r2ccl.actors.operation import Placed, Planned, Span
+from r2ccl.planner import memory
 from r2ccl.planner.choose import build, choose
+from r2ccl.planner.memory import Layout, MemoryPlan, in_place, plan_memory
 from r2ccl.planner.picture import Picture
 from r2ccl.planner.requests import CollectiveKind, Request
 from r2ccl.protocol.collective import Waits, prepare
-from r2ccl.reduction import Op, kernel_name, reducer
+from r2ccl.reduction import Op, Reducer, finish, kernel_name, reducer
+from r2ccl.schedule.ir import Program, Receive, Send
 
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
 PLANS_MAX = 1024
 
-_Key = tuple[CollectiveKind, str, int, Op | None, int]
+
+class Call(NamedTuple):
+    """A collective as a rank asks for it. Hashable, and quickly made: equal calls share a plan."""
+
+    kind: CollectiveKind
+    dtype: np.dtype[np.generic]
+    dtype_name: str
+    #: All elements of the larger of the collective's two states; all_to_all: all that this rank sends.
+    count: int
+    op: Op | None = None
+    root: int = 0
+    parts: tuple[int, ...] = ()
+    out_parts: tuple[int, ...] = ()
+    uneven: bool = False
+    #: None: one array, in place.
+    layout: Layout | None = None
+    #: How many arrays the caller passed.
+    arrays: int = 1
+    #: What ranks must agree on, and what the error says if they do not; made when needed.
+    words: str = ""
 
 
 class Plans:
-    """One communicator's plans under one picture of the network."""
+    """One communicator's plans under one picture of the network. Ranks are those of the communicator; ``members`` says
+    who they are in the job."""
 
-    def __init__(self, rank: int, picture: Picture) -> None:
+    def __init__(self, rank: int, picture: Picture, members: Sequence[int]) -> None:
         self._rank = rank
         self._ranks = len(picture.nics)
         self._picture = picture
-        self._kept: dict[_Key, Planned] = {}
+        self._members = tuple(members)
+        self._kept: dict[Call, Planned] = {}
         self._agreement = f"epoch {picture.epoch}, {picture.chunk_bytes}, {picture.eager_bytes}, {kernel_name()}"
 
     @property
     def epoch(self) -> int:
         return self._picture.epoch
 
-    def plan(self, kind: CollectiveKind, buffer: Buffer, op: Op | None, root: int) -> Planned:
+    def plan(self, call: Call) -> Planned:
         """The plan of a call. Raises :class:`~r2ccl.errors.UsageError` if ``op`` is not defined for the dtype."""
-        key = (kind, buffer.dtype_name, buffer.count, op, root)
-        planned = self._kept.get(key)
+        planned = self._kept.get(call)
         if planned is None:
+            planned = self._make(call)
             if len(self._kept) >= PLANS_MAX:
                 self._kept.clear()
-            planned = self._kept[key] = self._make(kind, buffer, op, root)
+            self._kept[call] = planned
         return planned
 
-    def _make(self, kind: CollectiveKind, buffer: Buffer, op: Op | None, root: int) -> Planned:
-        reduce = None if op is None else reducer(np.dtype(buffer.array.dtype), op)
-        request = Request(kind, buffer.count, buffer.item_bytes, root)
+    def _make(self, call: Call) -> Planned:
+        reduce = None if call.op is None else reducer(np.dtype(call.dtype), call.op)
+        item = call.dtype.itemsize
+        request = Request(call.kind, call.count, item, call.root, call.parts, call.out_parts, call.uneven)
         choice = choose(request, self._ranks, self._picture)
         program = build(choice, request, self._ranks, self._rank)
-        waits = prepare(program, max(1, choice.chunk_bytes // buffer.item_bytes))
+        layout = in_place(call.count) if call.layout is None else call.layout
+        where = plan_memory(program, layout, call.arrays)
+        waits = prepare(self._among_members(program), max(1, choice.chunk_bytes // item))
+        return self._planned(call, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
+
+    def message(self, call: Call, program: Program) -> Planned:
+        """The plan of a message between two ranks, whose program needs no choice."""
+        request = Request(CollectiveKind.BROADCAST, call.count, call.dtype.itemsize)
+        chunk_bytes = choose(request, self._ranks, self._picture).chunk_bytes
+        waits = prepare(self._among_members(program), max(1, chunk_bytes // call.dtype.itemsize))
+        where = plan_memory(program, in_place(call.count), 1)
+        return self._planned(call, waits, where, None, "message")
+
+    def _planned(self, call: Call, waits: Waits, where: MemoryPlan, reduce: Reducer | None, reason: str) -> Planned:
+        program, item = waits.program, call.dtype.itemsize
+        agreed, described = describe(call)
+        fingerprint = zlib.crc32(f"{agreed} | {self._agreement}".encode())
+        eager_bytes = self._picture.eager_bytes
         incoming: dict[int, int] = {}
         for receive in program.receives:
-            size = (receive.stop - receive.start) * buffer.item_bytes
-            incoming[receive.source] = incoming.get(receive.source, 0) + size
-        call = describe(kind, buffer, op, root)
-        item = buffer.item_bytes
+            incoming[receive.source] = incoming.get(receive.source, 0) + _elements(receive) * item
+        sends = [_placed(waits, *known, item) for known in zip(where.sends, waits.send_chunks, strict=True)]
+        receives = [_placed(waits, *known, item) for known in zip(where.receives, waits.receive_chunks, strict=True)]
         return Planned(
-            call=call,
-            fingerprint=zlib.crc32(f"{call} | {self._agreement}".encode()),
+            call=described,
+            fingerprint=fingerprint,
             waits=waits,
             reduce=reduce,
-            send_spans=tuple(
-                _spans(waits, send.start, send.stop, chunks, item)
-                for send, chunks in zip(program.sends, waits.send_chunks, strict=True)
+            finish=None if call.op is None else finish(call.op, self._ranks),
+            send_spans=tuple(spans for _, spans, _ in sends),
+            receive_spans=tuple(spans for _, spans, _ in receives),
+            send_arrays=tuple(array for array, _, _ in sends),
+            receive_arrays=tuple(array for array, _, _ in receives),
+            send_pieces=tuple(pieces for _, _, pieces in sends),
+            receive_pieces=tuple(pieces for _, _, pieces in receives),
+            operands=tuple(
+                None if span is None else (span.array, span.start - home[0].start)
+                for span, home in zip(where.operands, where.receives, strict=True)
             ),
-            receive_spans=tuple(
-                _spans(waits, receive.start, receive.stop, chunks, item)
-                for receive, chunks in zip(program.receives, waits.receive_chunks, strict=True)
-            ),
+            first=_copies(where.first),
+            last=_copies(where.last),
+            work_elements=where.work,
+            results=tuple(_in_elements(span) for span in where.results),
+            send_marks=tuple(_mark(call, fingerprint, send) for send in program.sends),
+            receive_marks=tuple(_mark(call, fingerprint, receive) for receive in program.receives),
             copied=tuple(
-                program.sends_from_copies
-                or (send.needs_ack and (send.stop - send.start) * item <= self._picture.eager_bytes)
+                program.sends_from_copies or (send.needs_ack and _elements(send) * item <= eager_bytes)
                 for send in program.sends
             ),
             chunk_bytes=waits.chunk_elements * item,
             targets=tuple(sorted({send.target for send in program.sends})),
-            bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > self._picture.eager_bytes),
-            reason=f"{choice.algorithm}: {choice.reason}",
+            bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > eager_bytes),
+            reason=reason,
+        )
+
+    def _among_members(self, program: Program) -> Program:
+        """The program with the members' ranks in the job."""
+        members = self._members
+        if members == tuple(range(len(members))):
+            return program
+        return dataclasses.replace(
+            program,
+            rank=members[program.rank],
+            sends=tuple(dataclasses.replace(send, target=members[send.target]) for send in program.sends),
+            receives=tuple(dataclasses.replace(part, source=members[part.source]) for part in program.receives),
         )
 
 
-def _spans(waits: Waits, start: int, stop: int, chunks: int, item_bytes: int) -> tuple[Span, ...]:
-    """Where each chunk of a transfer lies in the buffer, in bytes."""
-    ranges = (waits.chunk_range(start, stop, chunk) for chunk in range(chunks))
-    return tuple((first * item_bytes, last * item_bytes) for first, last in ranges)
+def _elements(part: Send | Receive) -> int:
+    return sum(stop - start for start, stop in part.segments)
 
 
-def describe(kind: CollectiveKind, buffer: Buffer, op: Op | None, root: int) -> str:
-    """A call in words, such as ``all_reduce(float32[1000], sum)``."""
-    if kind is CollectiveKind.BARRIER:
-        return "barrier()"
-    last = f"root={root}" if op is None else op.value
-    return f"{kind.value}({buffer!r}, {last})"
+def _mark(call: Call, fingerprint: int, part: Send | Receive) -> int:
+    return zlib.crc32(b"%d" % _elements(part), fingerprint) if call.uneven else fingerprint
+
+
+def _placed(
+    waits: Waits, spans: tuple[memory.Span, ...], chunks: int, item: int
+) -> tuple[int, tuple[Span, ...], tuple[Placed, ...]]:
+    """A transfer's array, where each chunk lies in it, in bytes, and its pieces if it has several."""
+    first = spans[0]
+    if len(spans) == 1:
+        ranges = (waits.chunk_range(first.start, first.stop, chunk) for chunk in range(chunks))
+        return first.array, tuple((start * item, stop * item) for start, stop in ranges), ()
+    size = sum(span.stop - span.start for span in spans) * item
+    return first.array, ((0, size),), tuple((span.array, (span.start * item, span.stop * item)) for span in spans)
+
+
+def _in_elements(span: memory.Span) -> Placed:
+    return span.array, (span.start, span.stop)
+
+
+def _copies(copies: Iterable[memory.Copy]) -> tuple[tuple[Placed, Placed], ...]:
+    return tuple((_in_elements(copy.source), _in_elements(copy.target)) for copy in copies)
+
+
+#: Longer lists of parts are told by a digest.
+PARTS_CHARACTERS_MAX = 100
+
+
+def describe(call: Call) -> tuple[str, str]:
+    """A call in words, such as ``all_reduce(float32[1000], sum)``: what ranks agree on, and what this one called."""
+    if call.words:
+        agreed, _, own = call.words.partition("|")
+        return agreed, own or agreed
+    if call.kind is CollectiveKind.BARRIER:
+        return "barrier()", "barrier()"
+    words = []
+    if call.op is not None:
+        words.append(call.op.value)
+    if call.kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER):
+        words.append(f"root={call.root}")
+    if call.uneven:
+        own = f"counts={_numbers(call.parts)}, out_counts={_numbers(call.out_parts)}"
+        return f"{call.kind.value}({call.dtype_name})", f"{call.kind.value}({call.dtype_name}, {own})"
+    size = f"{call.dtype_name}[{call.count}]"
+    if len(set(call.parts)) > 1:
+        words.append(f"parts={_numbers(call.parts)}")
+    text = f"{call.kind.value}({', '.join([size, *words])})"
+    return text, text
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    text = str(list(numbers))
+    return text if len(text) <= PARTS_CHARACTERS_MAX else f"{len(numbers)} numbers, {zlib.crc32(text.encode()):08x}"

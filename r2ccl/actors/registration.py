@@ -20,25 +20,30 @@ class Registrar:
         self._devices = devices
 
     def open(self, operation: Operation) -> None:
-        """Register the buffer, and room for what is to be reduced into it."""
-        program, buffer = operation.planned.waits.program, operation.buffer
-        item = buffer.item_bytes
-        sizes = [(receive.stop - receive.start) * item for receive in program.receives]
-        room = np.empty(sum(n for n, receive in zip(sizes, program.receives, strict=True) if receive.reduce), np.uint8)
-        in_buffer, in_room = self._register(buffer.bytes), self._register(memoryview(room))  # type: ignore[arg-type]
+        """Register the arrays that transfers land in, and room for what is to be reduced into them."""
+        planned = operation.planned
+        receives = planned.waits.program.receives
+        item = operation.arrays[0].item_bytes
+        sizes = [(receive.stop - receive.start) * item for receive in receives]
+        room = np.empty(sum(n for n, receive in zip(sizes, receives, strict=True) if receive.reduce), np.uint8)
+        in_room = self._register(memoryview(room))  # type: ignore[arg-type]
+        landed_in = {array for array, part in zip(planned.receive_arrays, receives, strict=True) if not part.reduce}
+        regions = {array: self._register(operation.arrays[array].bytes) for array in sorted(landed_in)}
         places: list[Landing] = []
         to_reduce: list[np.ndarray[tuple[int], np.dtype[np.uint8]] | None] = []
         used = 0
-        for receive, size in zip(program.receives, sizes, strict=True):
+        for index, (receive, size) in enumerate(zip(receives, sizes, strict=True)):
             if receive.reduce:
                 places.append(Landing(receive.step, in_room[0][1].key, used, size))
                 to_reduce.append(room[used : used + size])
                 used += size
             else:
-                places.append(Landing(receive.step, in_buffer[0][1].key, receive.start * item, size))
+                key = regions[planned.receive_arrays[index]][0][1].key
+                places.append(Landing(receive.step, key, planned.receive_spans[index][0][0], size))
                 to_reduce.append(None)
-        sources = tuple(receive.source for receive in program.receives)
-        operation.landings = Landings(tuple(places), (*in_buffer, *in_room), tuple(to_reduce), sources)
+        sources = tuple(receive.source for receive in receives)
+        registered = (*in_room, *(pair for pairs in regions.values() for pair in pairs))
+        operation.landings = Landings(tuple(places), registered, tuple(to_reduce), sources)
 
     def close(self, operation: Operation) -> None:
         """Nobody may write any more."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.health_monitor import HealthMonitor
@@ -37,7 +37,6 @@ from r2ccl.actors.messages import (
     PeerAnswered,
     PeerGone,
 )
-from r2ccl.actors.operation import ScratchPool
 from r2ccl.actors.partings import Partings
 from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
@@ -82,16 +81,17 @@ class Runtime:
         self.courier = Courier(shared, self.ports)
         self.desk = ArrivalsDesk(shared, self.courier)
         self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
-        self.coordinators: dict[int, Coordinator] = {}
         self.supervisor = Supervisor(shared.clock, self._give_up)
-        self._registrar = Registrar(devices)
-        self._pool = ScratchPool(shared.settings.chunk_bytes, keep=64)
+        self.communicators = Communicators(
+            shared, self.courier, self.desk, self.supervisor, Registrar(devices), self._own_stall_s, self._surrender
+        )
+        self.coordinators = self.communicators.coordinators
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
-        self._partings = Partings(shared, self.ports, self.courier, self._tell_coordinators, self._wake_watchers)
-        #: Peers that were lost, for communicators that are made afterwards.
-        self._gone: list[PeerGone] = []
+        self._partings = Partings(
+            shared, self.ports, self.courier, self.communicators.tell_all, self._wake_watchers
+        )
         self._add_children()
 
     def _add_children(self) -> None:
@@ -171,28 +171,9 @@ class Runtime:
             self._watchers.remove(watcher)
         return bool(done)
 
-    def coordinator(self, communicator: int) -> Coordinator:
-        """The coordinator of a communicator, started on first use."""
-        existing = self.coordinators.get(communicator)
-        if existing is not None:
-            return existing
-        spec = ChildSpec(
-            f"coordinator-{communicator:x}", functools.partial(self._coordinator, communicator), restarts_max=0
-        )
-        created = self.supervisor.add(spec)
-        assert isinstance(created, Coordinator)
-        self.coordinators[communicator] = created
-        for gone in self._gone:
-            created.tell(gone)
-        return created
-
-    def _coordinator(self, communicator: int, predecessor: Actor | None) -> Coordinator:
-        assert predecessor is None, "a coordinator is not restarted: its operations would be lost"
-        mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE)
-        return Coordinator(
-            communicator, self.shared, mailbox, self.courier, self.desk, self._pool, self._registrar,
-            self._own_stall_s, self._surrender,
-        )  # fmt: skip
+    def coordinator(self, communicator: int, members: tuple[int, ...] | None = None) -> Coordinator:
+        """The coordinator of a communicator, started on first use. ``members``: ranks in the job; None: all."""
+        return self.communicators.open(communicator, tuple(range(self.shared.size)) if members is None else members)
 
     def _own_stall_s(self) -> float:
         return self.health.stall.away_s(self.shared.clock.now())
@@ -208,10 +189,11 @@ class Runtime:
             self.courier.acknowledged(peer, read_ack(fields))
         elif kind == Kind.ENTERED:
             entered = read_entered(fields)
-            self._tell_coordinator(entered.communicator, EnteredHeard(peer, entered))
+            self.communicators.adopt(entered.communicator, peer, entered.step)
+            self.communicators.tell(entered.communicator, EnteredHeard(peer, entered))
         elif kind == Kind.ABORT:
             abort = read_abort(fields)
-            self._tell_coordinator(abort.communicator, AbortHeard(peer, abort))
+            self.communicators.tell(abort.communicator, AbortHeard(peer, abort))
         elif kind == Kind.NOTICE:
             self.health.tell(NoticeHeard(peer, read_notice(fields)))
         elif all(type(field) is int for field in fields):
@@ -223,7 +205,7 @@ class Runtime:
         """Frames whose body is numbers only."""
         match kind, fields:
             case Kind.ABORT_ACK, [communicator, operation]:
-                self._tell_coordinator(communicator, AbortAcknowledged(peer, communicator, operation))
+                self.communicators.tell(communicator, AbortAcknowledged(peer, communicator, operation))
             case Kind.REPEAT, [communicator, operation, step, chunk]:
                 self.courier.resend(peer, communicator, operation, step, chunk)
             case Kind.FENCED, [*links] if len(links) % 3 == 0:
@@ -234,11 +216,6 @@ class Runtime:
                 self._goodbye_heard(GoodbyeHeard(peer, communicator, completed), bool(heard))
             case _:
                 raise BadFrame(f"a frame of kind {kind} does not fit")
-
-    def _tell_coordinator(self, communicator: int, message: Any) -> None:
-        coordinator = self.coordinators.get(communicator)
-        if coordinator is not None and coordinator.is_running:
-            coordinator.tell(message)
 
     def link_came_up(self, link: Link) -> None:
         """A link carries from now on: offer it to a lane; tell the peer what it may have missed."""
@@ -339,17 +316,12 @@ class Runtime:
 
     def _peer_gone(self, gone: PeerGone) -> None:
         self.courier.abandon(gone.peer)
-        self._gone.append(gone)
         self._partings.lost(gone.peer)
-        self._tell_coordinators(gone)
-
-    def _tell_coordinators(self, message: Any) -> None:
-        for communicator in self.coordinators:
-            self._tell_coordinator(communicator, message)
+        self.communicators.peer_gone(gone)
 
     def _goodbye_heard(self, goodbye: GoodbyeHeard, heard_ours: bool) -> None:
         self.health.tell(goodbye)
-        self._tell_coordinator(goodbye.communicator, goodbye)
+        self.communicators.tell(goodbye.communicator, goodbye)
         self._partings.goodbye_heard(goodbye.peer, heard_ours)
 
     @property
@@ -391,6 +363,7 @@ class Runtime:
         self.is_closed = True
         self.supervisor.stop()
         self.shared.timers.cancel_all()
+        self.desk.close()
         for port in self.ports:
             port.close()
         self._wake_watchers()

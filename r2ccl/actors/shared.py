@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 
 from r2ccl.actors.timers import Timers
@@ -30,9 +31,12 @@ class Shared:
     #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
     one_sided: bool = False
     timers: Timers = field(init=False)
+    #: The thread on which all actors run.
+    thread: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timers", Timers(self.loop))
+        object.__setattr__(self, "thread", threading.get_ident())
 
     @property
     def size(self) -> int:

@@ -1,32 +1,58 @@
-"""What a collective call returns: something to await, that outlives being cancelled."""
+"""What a call returns: something to await or to wait for, that outlives being cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 from typing import Any
+
+from r2ccl.errors import UsageError
 
 logger = logging.getLogger("r2ccl")
 
 
 class Work:
-    """An operation under way. ``await work`` returns the caller's tensor, or raises what the operation failed with.
+    """An operation under way. ``await work`` returns its result, or raises what the operation failed with.
 
-    It may be awaited any number of times. Cancelling an await stops the waiting, never the operation: peers count on
-    it, and the buffer stays on loan until it ends. A failed Work that nobody awaited is logged once."""
+    It may be awaited any number of times, from any event loop; :meth:`wait` does the same for programs without one.
+    Cancelling an await stops the waiting, never the operation: peers count on it, and the buffer stays on loan until
+    it ends. A failed Work that nobody asked is logged once.
 
-    __slots__ = ("__weakref__", "_awaited", "_done", "_error", "_loop", "_result", "_waiters", "call", "operation")
+    Attributes: ``call`` (in words), ``operation`` (its number in the communicator; -1 before it has one), ``source`` (of
+    a receive: whose message it got, known in the end; else None).
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, operation: int, call: str, result: Any) -> None:
-        self.operation = operation
+    __slots__ = (
+        "__weakref__",
+        "_awaited",
+        "_callbacks",
+        "_done",
+        "_error",
+        "_events",
+        "_result",
+        "_thread",
+        "_waiters",
+        "call",
+        "operation",
+        "source",
+    )
+
+    def __init__(self, call: str, result: Any, thread: int) -> None:
+        self.operation = -1
+        self.source: int | None = None
         self.call = call
-        self._loop = loop
         self._result = result
+        #: The thread that ends it.
+        self._thread = thread
         self._error: BaseException | None = None
         self._done = False
         self._awaited = False
-        self._waiters: list[asyncio.Future[None]] = []
+        #: Awaits, with the thread of their loop.
+        self._waiters: list[tuple[asyncio.Future[None], int]] = []
+        self._events: list[threading.Event] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def done(self) -> bool:
         """Is it over, well or not?"""
@@ -40,26 +66,81 @@ class Work:
     def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
         if not self._done:
-            waiter = self._loop.create_future()
-            self._waiters.append(waiter)
-            try:
-                yield from waiter
-            finally:
-                if not self._done:
-                    self._waiters.remove(waiter)
-                    self._awaited = bool(self._waiters)
+            waiter = asyncio.get_running_loop().create_future()
+            entry = (waiter, threading.get_ident())
+            self._waiters.append(entry)
+            # It may have ended on its own thread before the waiter was there to be told.
+            if not self._done:
+                try:
+                    yield from waiter
+                finally:
+                    if not self._done:
+                        self._waiters.remove(entry)
+                        self._awaited = bool(self._waiters)
+        return self._outcome()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """As ``await``, but blocks the calling thread; at most ``timeout`` seconds, then raises ``TimeoutError``, which
+        ends the waiting and not the operation.
+
+        Raises :class:`~r2ccl.errors.UsageError` on the thread of the loop that would have to end it.
+        """
+        if not self._done:
+            if threading.get_ident() == self._thread:
+                raise UsageError(f"{self.call}: wait() would block the loop that carries the operation: await it")
+            event = threading.Event()
+            self._events.append(event)
+            if not self._done and not event.wait(timeout):
+                raise TimeoutError(f"{self.call}: still under way after {timeout:g} s")
+        self._awaited = True
+        return self._outcome()
+
+    def _outcome(self) -> Any:
         if self._error is not None:
             raise self._error
         return self._result
 
-    def finish(self, error: BaseException | None) -> None:
-        """The operation is over. Called once, by its coordinator."""
-        assert not self._done, f"operation {self.operation} ended twice"
-        self._done = True
+    def then(self, convert: Callable[[Any], Any]) -> Work:
+        """A Work that ends with this one; its result is ``convert`` of this one's, called on the loop's thread."""
+        follower = Work(self.call, None, self._thread)
+
+        def follow() -> None:
+            self._awaited = True
+            if self._error is None:
+                follower._result = convert(self._result)
+            follower.operation = self.operation
+            follower.finish(self._error)
+
+        self.when_done(follow)
+        return follower
+
+    # For those who carry it out, on its thread.
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back when it is over; at once if it is."""
+        if self._done:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def finish(self, error: BaseException | None, result: Any = None) -> None:
+        """It is over. Called once. ``result`` replaces what was to be returned, if it is not None."""
+        assert not self._done, f"{self} ended twice"
+        if result is not None:
+            self._result = result
         self._error = error
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._done = True
+        if self._callbacks:
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback()
+        for event in self._events:
+            event.set()
+        for waiter, thread in self._waiters:
+            if thread == self._thread:
+                _wake(waiter)
+            else:
+                _wake_elsewhere(waiter)
         self._waiters.clear()
 
     def __del__(self) -> None:
@@ -69,3 +150,18 @@ class Work:
     def __repr__(self) -> str:
         state = "under way" if not self._done else "failed" if self._error is not None else "done"
         return f"<Work {self.operation} {self.call} {state}>"
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _wake_elsewhere(waiter: asyncio.Future[None]) -> None:
+    loop = waiter.get_loop()
+    if not loop.is_closed():
+        try:
+            loop.call_soon_threadsafe(_wake, waiter)
+        except RuntimeError:
+            # Closed in this very moment: whoever awaited there is gone with it.
+            assert loop.is_closed()

@@ -1,7 +1,8 @@
 """Which algorithm, and chunks of which size: a pure function of request, ranks and picture, so that all ranks agree.
 
-The algorithm is the one that the cost model expects to be fastest among those that are allowed. One rule is no matter
-of cost: recursive doubling sends from copies, so it is never used above the eager limit.
+The algorithm is the one that the cost model expects to be fastest among those that are allowed. Some rules are no
+matter of cost: what sends from copies is never used above the eager limit; neither is the direct reduce-scatter, whose
+receivers keep what comes out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes.
 
 The size of chunks:
 
@@ -49,28 +50,38 @@ def choose(request: Request, ranks: int, picture: Picture) -> Choice:
     if not 0 <= request.root < ranks:
         raise ValueError(f"root {request.root} of {ranks} ranks")
     expected = {
-        candidate.name: cost_s(candidate.name, ranks, request.payload_bytes, _wires(candidate, request, ranks, picture))
+        candidate.name: cost_s(
+            candidate.collective,
+            candidate.name,
+            ranks,
+            request.payload_bytes,
+            _wires(candidate, request, ranks, picture),
+        )
         for candidate in _allowed(request, picture)
     }
     # Of equals the later one: the list goes from few steps to few bytes, and with two ranks the ring is
     # halving-doubling that forwards by chunk.
     fastest = min(reversed(expected), key=lambda name: expected[name])
-    chunk_bytes = _chunk_bytes(algorithm(fastest), request, ranks, picture)
+    chunk_bytes = _chunk_bytes(algorithm(request.kind.value, fastest), request, ranks, picture)
     return Choice(fastest, chunk_bytes, _reason(request, ranks, picture, expected, fastest, chunk_bytes))
 
 
 def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
     """The chosen algorithm's program of one rank."""
-    return algorithm(choice.algorithm).build(ranks, rank, request.count, request.root)
+    return algorithm(request.kind.value, choice.algorithm).build(ranks, rank, request.shape)
 
 
 def _allowed(request: Request, picture: Picture) -> list[Algorithm]:
+    is_small = request.payload_bytes <= picture.eager_bytes and not request.uneven
     return [
         known
         for known in ALGORITHMS
-        if known.collective == request.kind.value
-        and (known.name != "recursive_doubling" or request.payload_bytes <= picture.eager_bytes)
+        if known.collective == request.kind.value and (is_small or not _is_for_small_only(known))
     ]
+
+
+def _is_for_small_only(known: Algorithm) -> bool:
+    return known.sends_from_copies or (known.collective, known.name) == ("reduce_scatter", "direct")
 
 
 def _wires(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> Wires:
@@ -85,10 +96,13 @@ def largest_chunk_bytes(picture: Picture) -> int:
 
 
 def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> int:
-    transfer_bytes = request.payload_bytes // ranks if candidate.name == "ring" else request.payload_bytes
-    by_number = -(-transfer_bytes // max(len(nics) for nics in picture.nics))
-    by_number = -(-by_number // PAGE_BYTES) * PAGE_BYTES
-    wanted = min(largest_chunk_bytes(picture), max(CHUNK_BYTES_MIN, by_number))
+    wanted = largest_chunk_bytes(picture)
+    if not request.uneven:
+        in_parts = candidate.name in ("ring", "direct")
+        transfer_bytes = request.payload_bytes // ranks if in_parts else request.payload_bytes
+        by_number = -(-transfer_bytes // max(len(nics) for nics in picture.nics))
+        by_number = -(-by_number // PAGE_BYTES) * PAGE_BYTES
+        wanted = min(wanted, max(CHUNK_BYTES_MIN, by_number))
     granule = PAGE_BYTES if wanted >= PAGE_BYTES and PAGE_BYTES % request.item_bytes == 0 else request.item_bytes
     return max(granule, wanted // granule * granule)
 

@@ -7,12 +7,23 @@ optimal all-reduce algorithms for clusters of workstations", JPDC 69, 2009; for 
 Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster Computing 10, 2007. With m bytes,
 n ranks, L = ceil(log2 n), p the largest power of two within n, f = 1 if n > p else 0, b the bytes of a chunk:
 
-    recursive_doubling  (log2 p + 2 f) (alpha + m beta)
-    halving_doubling    2 log2 p alpha + 2 (p-1)/p m (beta + delta) + 2 f (alpha + m beta)
-    ring                2 (n-1) alpha + 2 (n-1)/n m beta
-    binomial            L (alpha + m beta)
-    chain               (n-1) alpha + m beta + (n-2) min(b, m) beta
-    dissemination       L alpha
+    all_reduce      recursive_doubling  (log2 p + 2 f) (alpha + m beta)
+                    halving_doubling    2 log2 p alpha + 2 (p-1)/p m (beta + delta) + 2 f (alpha + m beta)
+                    ring                2 (n-1) alpha + 2 (n-1)/n m beta
+    broadcast,      binomial            L (alpha + m beta)
+    reduce          chain               (n-1) alpha + m beta + (n-2) min(b, m) beta
+    barrier         dissemination       L alpha
+    all_gather,     ring                (n-1) alpha + (n-1)/n m beta
+    reduce_scatter  bruck               L alpha + (n-1)/n m beta
+                    direct              alpha + (n-2) gamma + (n-1)/n m beta
+    gather,         binomial            L alpha + (n-1)/n m beta
+    scatter         direct              alpha + (n-2) gamma + (n-1)/n m beta
+    all_to_all      bruck               L (alpha + m/2 beta)
+                    direct              alpha + (n-2) gamma + (n-1)/n m beta
+
+Here m is all that a rank holds in the collective's larger state. gamma, the time that a rank is busy with one more
+message while others are on their way, is the overhead o of LogP (Culler et al., "LogP: Towards a realistic model of
+parallel computation", PPoPP 1993), taken as a quarter of alpha.
 
 By alpha and beta alone halving-doubling would always beat the ring for powers of two. What it lacks is the ring's
 forwarding by chunk: a step's bytes have left the cache when the next step reads them. delta is the price of a byte's
@@ -21,10 +32,14 @@ second trip to memory. (Reduction itself costs all algorithms alike where it mat
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 #: 10 GB/s: what one core reads and writes beyond its caches.
 DELTA_S_PER_BYTE = 1e-10
+#: gamma, as a part of alpha.
+OVERHEAD = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,10 @@ class Wires:
 
     def message_s(self, payload_bytes: float) -> float:
         return self.alpha_s + payload_bytes * self.beta_s_per_byte
+
+
+#: (ranks, payload bytes, wires) to seconds.
+Formula = Callable[[int, int, Wires], float]
 
 
 def recursive_doubling_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
@@ -52,7 +71,12 @@ def halving_doubling_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
 
 
 def ring_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
-    return 2 * (ranks - 1) * wires.message_s(payload_bytes / ranks)
+    """Once around."""
+    return (ranks - 1) * wires.message_s(payload_bytes / ranks)
+
+
+def twice_around_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
+    return 2 * ring_s(ranks, payload_bytes, wires)
 
 
 def binomial_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
@@ -70,12 +94,52 @@ def dissemination_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
     return (ranks - 1).bit_length() * wires.alpha_s
 
 
-def cost_s(algorithm: str, ranks: int, payload_bytes: int, wires: Wires) -> float:
-    """The expected time of an algorithm by name. Raises ``ValueError`` for a name without a formula."""
-    for formula in (recursive_doubling_s, halving_doubling_s, ring_s, binomial_s, chain_s, dissemination_s):
-        if formula.__name__ == f"{algorithm}_s":
-            return formula(ranks, payload_bytes, wires)
-    raise ValueError(f"no cost is known of {algorithm!r}")
+def in_company_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
+    """In a logarithmic number of messages, with no byte moved twice by the rank that moves the most."""
+    return (ranks - 1).bit_length() * wires.alpha_s + payload_bytes * (ranks - 1) / ranks * wires.beta_s_per_byte
+
+
+def relayed_blocks_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
+    return (ranks - 1).bit_length() * wires.message_s(payload_bytes / 2)
+
+
+def direct_s(ranks: int, payload_bytes: int, wires: Wires) -> float:
+    if ranks == 1:
+        return 0.0
+    started = wires.alpha_s * (1 + (ranks - 2) * OVERHEAD)
+    return started + payload_bytes * (ranks - 1) / ranks * wires.beta_s_per_byte
+
+
+_FORMULAS: Mapping[tuple[str, str], Formula] = MappingProxyType(
+    {
+        ("all_reduce", "recursive_doubling"): recursive_doubling_s,
+        ("all_reduce", "halving_doubling"): halving_doubling_s,
+        ("all_reduce", "ring"): twice_around_s,
+        ("broadcast", "binomial"): binomial_s,
+        ("broadcast", "chain"): chain_s,
+        ("reduce", "binomial"): binomial_s,
+        ("reduce", "chain"): chain_s,
+        ("barrier", "dissemination"): dissemination_s,
+        ("all_gather", "bruck"): in_company_s,
+        ("all_gather", "ring"): ring_s,
+        ("reduce_scatter", "direct"): direct_s,
+        ("reduce_scatter", "ring"): ring_s,
+        ("gather", "binomial"): in_company_s,
+        ("gather", "direct"): direct_s,
+        ("scatter", "binomial"): in_company_s,
+        ("scatter", "direct"): direct_s,
+        ("all_to_all", "bruck"): relayed_blocks_s,
+        ("all_to_all", "direct"): direct_s,
+    }
+)
+
+
+def cost_s(collective: str, algorithm: str, ranks: int, payload_bytes: int, wires: Wires) -> float:
+    """The expected time of a collective's algorithm. Raises ``ValueError`` where there is no formula."""
+    formula = _FORMULAS.get((collective, algorithm))
+    if formula is None:
+        raise ValueError(f"no cost is known of {algorithm!r} for {collective}")
+    return formula(ranks, payload_bytes, wires)
 
 
 def _rounds(ranks: int) -> tuple[int, int]:

@@ -58,6 +58,10 @@ class RollCall:
         if operation >= self._entered[peer]:
             self._entered[peer] = operation + 1
 
+    def most_reached(self) -> int:
+        """All operations below it have been entered by some peer."""
+        return max(self._entered.values(), default=0)
+
     def differing(self, operation: int, fingerprint: int) -> dict[int, str]:
         """Peers that called something else under this number, and what."""
         if operation > self._latest:

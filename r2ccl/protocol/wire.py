@@ -230,10 +230,12 @@ class Entered:
     call: str
     finished: bool
     landings: tuple[Landing, ...] = ()
+    #: Of a message between two ranks its tag, by which the other finds out what this is about.
+    step: int = 0
 
     def body(self) -> list[Any]:
         landings = [[p.step, p.region, p.offset, p.length] for p in self.landings]
-        return [self.communicator, self.operation, self.fingerprint, self.call, self.finished, landings]
+        return [self.communicator, self.operation, self.fingerprint, self.call, self.finished, landings, self.step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,9 @@ def read_ack(body: list[Any]) -> Ack:
 def read_entered(body: list[Any]) -> Entered:
     """Raises :class:`BadFrame`."""
 
-    def make(communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any) -> Entered:
+    def make(
+        communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any, tag: Any
+    ) -> Entered:
         places = tuple(
             Landing(_number(step, 32), _number(region), _number(offset), _number(length))
             for step, region, offset, length in _of(list, landings)
@@ -314,7 +318,7 @@ def read_entered(body: list[Any]) -> Entered:
         if len(_of(str, call)) > CALL_CHARACTERS_MAX:
             raise ValueError(f"a call described in {len(call)} characters")
         names = _number(communicator), _number(operation), _number(fingerprint, 32)
-        return Entered(*names, call, _of(bool, finished), places)
+        return Entered(*names, call, _of(bool, finished), places, _number(tag, 32))
 
     return _read(body, make)  # type: ignore[no-any-return]
 

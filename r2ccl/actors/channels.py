@@ -1,0 +1,216 @@
+"""Messages between two ranks: who waits for a message of whom, and which one it gets.
+
+All messages with one tag from one rank to another travel in a *channel*, in order: the n-th send meets the n-th
+receive. A channel is a communicator of two members in which only one sends, so everything that holds of collectives
+holds of messages: exactly once, over several NICs, through the loss of one; unlike calls are named, and what fails,
+fails on both sides, and with it the communicator that the channel belongs to. Its id is derived from both ranks and the
+tag, so a receiver knows from a first chunk which channel to make.
+
+A receive from any source has no channel until a message is there. Receives with its tag that were called after it wait
+behind it, so that messages meet receives in the order of the calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from r2ccl.actors.operation import Planned
+from r2ccl.actors.shared import Shared
+from r2ccl.actors.timers import Timer
+from r2ccl.actors.work import Work
+from r2ccl.buffers import Buffer
+from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
+from r2ccl.ids import channel_id
+from r2ccl.protocol.wire import Abort
+
+#: Tags fit a header's field, with room for what is ours.
+TAG_MAX = (1 << 31) - 1
+
+
+class Failures(Protocol):
+    """What channels need to know of how a communicator fails."""
+
+    error: R2cclError | None
+    on_failed: list[Callable[[R2cclError, Abort | None], None]]
+    on_left: Callable[[], None]
+    left: dict[int, int]
+
+    def fail(self, operation: int, cause: str, text: str, details: tuple[object, ...]) -> None: ...
+    def fail_with(self, abort: Abort) -> None: ...
+    def first_unfinished(self) -> int: ...
+
+
+class Arrivals(Protocol):
+    """Of a channel's inbox."""
+
+    on_unclaimed: Callable[[], None]
+
+
+class Host(Protocol):
+    """A coordinator, as far as it concerns channels."""
+
+    communicator: int
+    peers: tuple[int, ...]
+
+    @property
+    def failing(self) -> Failures: ...
+    @property
+    def inbox(self) -> Arrivals: ...
+    def submit(self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float) -> None: ...
+    def has_unclaimed(self) -> bool: ...
+
+
+#: Makes the coordinator of a communicator with these members.
+Open = Callable[[int, tuple[int, ...]], Host]
+#: The plan of a receive from a source.
+PlanFrom = Callable[[int], Planned]
+
+
+@dataclass(slots=True, eq=False)
+class _Receive:
+    """Called, and not in a channel yet."""
+
+    #: None: any.
+    source: int | None
+    plan_from: PlanFrom
+    buffer: Buffer
+    work: Work
+    timeout_s: float
+    #: When it was called: what it waited for a source counts.
+    called_at_s: float
+    timer: Timer | None = None
+
+
+class Channels:
+    """One communicator's messages. Ranks are those of the job."""
+
+    def __init__(self, host: Host, shared: Shared, open_channel: Open) -> None:
+        self._host = host
+        self._shared = shared
+        self._open = open_channel
+        self._channels: dict[int, Host] = {}
+        #: Incoming channels by tag and source.
+        self._incoming: dict[int, dict[int, Host]] = {}
+        #: By tag: receives that wait for a source, and those called after them.
+        self._pending: dict[int, deque[_Receive]] = {}
+        host.failing.on_failed.append(self._failed)
+        host.failing.on_left = self._left
+
+    def send(self, target: int, tag: int, planned: Planned, buffer: Buffer, work: Work, timeout_s: float) -> None:
+        """Send a message: the next of the channel."""
+        self._channel(self._shared.rank, target, tag).submit(planned, (buffer,), work, timeout_s)
+
+    def receive(
+        self, source: int | None, tag: int, plan_from: PlanFrom, buffer: Buffer, work: Work, timeout_s: float
+    ) -> None:
+        """Receive a message: the next of its channel, or of whichever has one first."""
+        pending = self._pending.get(tag)
+        if source is not None and not pending:
+            self._channel(source, self._shared.rank, tag).submit(plan_from(source), (buffer,), work, timeout_s)
+            return
+        call = _Receive(source, plan_from, buffer, work, timeout_s, self._shared.clock.now())
+        if timeout_s:
+            call.timer = self._shared.timers.after(timeout_s, self._time_out, call)
+        self._pending.setdefault(tag, deque()).append(call)
+        self._match(tag)
+        self._left()
+
+    def adopt(self, channel: int, source: int, tag: int) -> bool:
+        """A chunk or announcement of a channel that is not known: is it one of ours?"""
+        if source not in self._host.peers or tag > TAG_MAX:
+            return False
+        if channel_id(self._host.communicator, source, self._shared.rank, tag) != channel:
+            return False
+        if channel not in self._channels:
+            self._channel(source, self._shared.rank, tag)
+        return True
+
+    def coordinators(self) -> list[Host]:
+        """All channels there are."""
+        return list(self._channels.values())
+
+    def _channel(self, source: int, target: int, tag: int) -> Host:
+        number = channel_id(self._host.communicator, source, target, tag)
+        known = self._channels.get(number)
+        if known is not None:
+            return known
+        channel = self._channels[number] = self._open(number, (source, target))
+        channel.failing.on_failed.append(lambda error, abort: abort and self._host.failing.fail_with(abort))
+        if target == self._shared.rank:
+            self._incoming.setdefault(tag, {})[source] = channel
+            channel.inbox.on_unclaimed = lambda: self._match(tag)
+        return channel
+
+    def _match(self, tag: int) -> None:
+        """Give messages that are there to the receives that have waited longest for them."""
+        pending = self._pending.get(tag)
+        if not pending:
+            return
+        for call in list(pending):
+            source = self._source_for(call, tag)
+            if source is None:
+                if call.source is None:
+                    continue
+                if any(earlier.source is None for earlier in self._before(pending, call)):
+                    # The one before it may want the next message of this source.
+                    continue
+                source = call.source
+            pending.remove(call)
+            if call.timer is not None:
+                call.timer.cancel()
+            self._submit(call, source, tag)
+        if not pending:
+            self._pending.pop(tag, None)
+
+    def _source_for(self, call: _Receive, tag: int) -> int | None:
+        """A source that the call takes and that has a message nobody has claimed."""
+        sources = self._incoming.get(tag, {})
+        candidates = sorted(sources) if call.source is None else [call.source]
+        return next((s for s in candidates if s in sources and sources[s].has_unclaimed()), None)
+
+    @staticmethod
+    def _before(pending: deque[_Receive], call: _Receive) -> list[_Receive]:
+        return list(pending)[: list(pending).index(call)]
+
+    def _submit(self, call: _Receive, source: int, tag: int) -> None:
+        left_s = call.timeout_s
+        if left_s:
+            left_s = max(left_s - (self._shared.clock.now() - call.called_at_s), 1e-3)
+        try:
+            self._channel(source, self._shared.rank, tag).submit(
+                call.plan_from(source), (call.buffer,), call.work, left_s
+            )
+        except R2cclError as error:
+            call.work.finish(error)
+
+    def _time_out(self, call: _Receive) -> None:
+        if call.work.done() or not any(call in pending for pending in self._pending.values()):
+            return
+        details = (call.work.call, call.timeout_s, self._host.peers, (), ())
+        text = f"no message within {call.timeout_s:g} s"
+        self._host.failing.fail(self._host.failing.first_unfinished(), "timeout", text, details)
+
+    def _left(self) -> None:
+        """A member closed: if all have, nobody sends to those who would take a message of any."""
+        left = self._host.failing.left
+        if not self._pending or any(peer not in left for peer in self._host.peers):
+            return
+        lost = PeerLost(list(self._host.peers), "dead", "they closed their communicators")
+        self._end_pending(lost)
+
+    def _failed(self, error: R2cclError, abort: Abort | None) -> None:
+        for channel in list(self._channels.values()):
+            if abort is not None:
+                channel.failing.fail_with(abort)
+        self._end_pending(error if abort is not None else CommunicatorClosed("the communicator is closed"))
+
+    def _end_pending(self, error: R2cclError) -> None:
+        pending, self._pending = self._pending, {}
+        for calls in pending.values():
+            for call in calls:
+                if call.timer is not None:
+                    call.timer.cancel()
+                call.work.finish(error)

@@ -1,0 +1,116 @@
+"""All communicators of one rank: their coordinators, their channels, and what was said of one before it was made here.
+
+Members make a communicator at different moments. Chunks that come before wait at the arrivals desk; what control frames
+say of it is kept here, a few for each, because it would be said again late or only by who takes long."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from r2ccl.actors.actor import Actor, Full, Mailbox
+from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.channels import Channels
+from r2ccl.actors.coordinator import Coordinator
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.messages import PeerGone
+from r2ccl.actors.operation import ScratchPool
+from r2ccl.actors.registration import Registrar
+from r2ccl.actors.shared import Shared
+from r2ccl.actors.supervisor import ChildSpec, Supervisor
+
+#: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
+MAILBOX_CAPACITY = 16384
+#: Communicators to come that are heard of, and messages kept for each.
+EARLY_MAX = 64
+#: Scratch pieces kept for reuse.
+SCRATCH_KEEP = 64
+
+
+class Communicators:
+    """One per rank."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        courier: Courier,
+        desk: ArrivalsDesk,
+        supervisor: Supervisor,
+        registrar: Registrar,
+        own_stall_s: Callable[[], float],
+        surrender: Callable[[int, int], None],
+    ) -> None:
+        self.coordinators: dict[int, Coordinator] = {}
+        self._shared = shared
+        self._courier = courier
+        self._desk = desk
+        self._supervisor = supervisor
+        self._registrar = registrar
+        self._own_stall_s = own_stall_s
+        self._surrender = surrender
+        self._pool = ScratchPool(shared.settings.chunk_bytes, SCRATCH_KEEP)
+        self._channels: list[Channels] = []
+        #: Said of communicators that were not made here yet.
+        self._early: dict[int, list[Any]] = {}
+        #: Peers that were lost, for communicators that are made afterwards.
+        self._gone: list[PeerGone] = []
+        desk.adopt = self.adopt
+
+    def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
+        """The coordinator of a communicator, started on first use."""
+        existing = self.coordinators.get(communicator)
+        if existing is not None:
+            return existing
+        build = functools.partial(self._coordinator, communicator, members)
+        created = self._supervisor.add(ChildSpec(f"coordinator-{communicator:x}", build, restarts_max=0))
+        assert isinstance(created, Coordinator)
+        self.coordinators[communicator] = created
+        for message in [*self._gone, *self._early.pop(communicator, ())]:
+            created.tell(message)
+        return created
+
+    def channels(self, coordinator: Coordinator) -> Channels:
+        """The messages between a communicator's members."""
+        made = Channels(coordinator, self._shared, self.open)
+        self._channels.append(made)
+        return made
+
+    def adopt(self, communicator: int, source: int, tag: int) -> None:
+        """Something came of a communicator: if it is a channel that is not known, make it."""
+        if communicator not in self.coordinators:
+            any(channels.adopt(communicator, source, tag) for channels in self._channels)
+
+    def tell(self, communicator: int, message: Any) -> None:
+        """Tell a coordinator, or keep it for when it is made."""
+        coordinator = self.coordinators.get(communicator)
+        if coordinator is None:
+            self._keep(communicator, message)
+        elif coordinator.is_running:
+            coordinator.tell(message)
+
+    def tell_all(self, message: Any) -> None:
+        """Tell every coordinator."""
+        for coordinator in self.coordinators.values():
+            if coordinator.is_running:
+                coordinator.tell(message)
+
+    def peer_gone(self, gone: PeerGone) -> None:
+        """A rank is dead or unreachable."""
+        self._gone.append(gone)
+        self.tell_all(gone)
+
+    def _keep(self, communicator: int, message: Any) -> None:
+        kept = self._early.setdefault(communicator, [])
+        if len(kept) < EARLY_MAX:
+            kept.append(message)
+        while len(self._early) > EARLY_MAX:
+            del self._early[next(iter(self._early))]
+
+    def _coordinator(self, communicator: int, members: tuple[int, ...], predecessor: Actor | None) -> Coordinator:
+        assert predecessor is None, "a coordinator is not restarted: its operations would be lost"
+        mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE)
+        return Coordinator(
+            communicator, members, self._shared, mailbox, self._courier, self._desk, self._pool, self._registrar,
+            self._own_stall_s, self._surrender,
+        )  # fmt: skip
