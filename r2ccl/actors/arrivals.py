@@ -182,6 +182,10 @@ class Inbox:
         operation = self.running.get(header.operation)
         receive = 0 if operation is None else self.fit(operation, header)
         self.note(header)
+        if operation is None and header.operation in self.running:
+            # What the header told ended an operation, and this one had waited for its place.
+            operation = self.running[header.operation]
+            receive = self.fit(operation, header)
         if receive < 0:
             return
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)

@@ -25,7 +25,7 @@ from r2ccl.planner.cost import Wires, cost_s
 from r2ccl.planner.picture import Picture
 from r2ccl.planner.requests import CollectiveKind, Request
 from r2ccl.schedule.algorithms import ALGORITHMS, Algorithm, algorithm
-from r2ccl.schedule.ir import Program
+from r2ccl.schedule.ir import Program, Shape
 
 CHUNK_S_MAX = 0.002
 CHUNK_BYTES_MIN = 32 * KIB
@@ -55,13 +55,14 @@ def choose(request: Request, ranks: int, picture: Picture) -> Choice:
     # Of equals the later one: the list goes from few steps to few bytes, and with two ranks the ring is
     # halving-doubling that forwards by chunk.
     fastest = min(reversed(expected), key=lambda name: expected[name])
-    chunk_bytes = _chunk_bytes(algorithm(fastest), request, ranks, picture)
+    chunk_bytes = _chunk_bytes(algorithm(request.kind.value, fastest), request, ranks, picture)
     return Choice(fastest, chunk_bytes, _reason(request, ranks, picture, expected, fastest, chunk_bytes))
 
 
 def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
     """The chosen algorithm's program of one rank."""
-    return algorithm(choice.algorithm).build(ranks, rank, request.count, request.root)
+    shape = Shape(request.count, request.root)
+    return algorithm(request.kind.value, choice.algorithm).build(ranks, rank, shape)
 
 
 def _allowed(request: Request, picture: Picture) -> list[Algorithm]:

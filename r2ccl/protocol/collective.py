@@ -2,7 +2,7 @@
 
 The machine executes a :class:`~r2ccl.schedule.ir.Program` chunk by chunk. It knows neither bytes nor time nor NICs; the
 coordinator moves what it says may move, and reports back. Waits come in two forms, decided once from the program: if a
-send waits for a receive of exactly the same segment, chunk i follows chunk i (a *stream*), otherwise it follows the
+send waits for a receive of exactly the same segments, chunk i follows chunk i (a *stream*), otherwise it follows the
 whole receive (a *gate*). Receives wait for receives in the same two ways, so that reductions keep the schedule's order.
 
 An operation is over when every receive is applied and every send that needs it is settled: acknowledged by its target,
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r2ccl.schedule.ir import Program
+from r2ccl.schedule.ir import Program, Receive, Send
 
 #: (index of a send or receive in the program, chunk)
 Piece = tuple[int, int]
@@ -64,13 +64,16 @@ def prepare(program: Program, chunk_elements: int) -> Waits:
     assert chunk_elements > 0
     receives = program.receives
 
-    def split(after: tuple[int, ...], start: int, stop: int) -> tuple[int, list[int]]:
-        stream = next((r for r in after if (receives[r].start, receives[r].stop) == (start, stop)), -1)
-        return stream, [r for r in after if r != stream]
+    def split(part: Send | Receive) -> tuple[int, list[int]]:
+        stream = next((r for r in part.after if receives[r].segments == part.segments), -1)
+        return stream, [r for r in part.after if r != stream]
 
-    send_waits = [split(s.after, s.start, s.stop) for s in program.sends]
-    receive_waits = [split(r.after, r.start, r.stop) for r in receives]
-    send_chunks = tuple(chunks_of(s.start, s.stop, chunk_elements) for s in program.sends)
+    def chunks(part: Send | Receive) -> int:
+        return 1 if part.also else chunks_of(part.start, part.stop, chunk_elements)
+
+    send_waits = [split(send) for send in program.sends]
+    receive_waits = [split(receive) for receive in receives]
+    send_chunks = tuple(chunks(send) for send in program.sends)
 
     def gated(waits: list[tuple[int, list[int]]], receive: int) -> tuple[int, ...]:
         return tuple(index for index, (_, gates) in enumerate(waits) if receive in gates)
@@ -83,7 +86,7 @@ def prepare(program: Program, chunk_elements: int) -> Waits:
         program=program,
         chunk_elements=chunk_elements,
         send_chunks=send_chunks,
-        receive_chunks=tuple(chunks_of(r.start, r.stop, chunk_elements) for r in receives),
+        receive_chunks=tuple(chunks(receive) for receive in receives),
         send_gates=tuple(len(gates) for _, gates in send_waits),
         send_stream=tuple(stream for stream, _ in send_waits),
         receive_gates=tuple(len(gates) for _, gates in receive_waits),

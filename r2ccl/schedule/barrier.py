@@ -11,11 +11,11 @@ Per rank, for n ranks.
 
 from __future__ import annotations
 
-from r2ccl.schedule.ir import Program, Receive, Send
+from r2ccl.schedule.ir import Program, Receive, Send, Shape
 
 
-def dissemination(ranks: int, rank: int) -> Program:
-    """The program of ``rank``."""
+def dissemination(ranks: int, rank: int, shape: Shape) -> Program:
+    """The program of ``rank``, whatever the shape."""
     steps = range((ranks - 1).bit_length())
     return Program(
         rank,

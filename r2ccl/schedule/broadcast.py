@@ -5,25 +5,26 @@ Places are counted from the root: place = (rank - root) mod n. All forward what 
 **Binomial tree**: in each step everybody who has the message gives it to one who doesn't, first half-way around the
 circle, then a quarter, and so on. Few steps, but the root sends the message once a step.
 
-binomial  steps              sends              elements
-tree      ceil(log2(n))      ceil(log2(n))      ceil(log2(n)) * c
+binomial  steps          sends          elements           received
+tree      ceil(log2(n))  ceil(log2(n))  ceil(log2(n)) * c  min(1, n - 1) * c
 
 **Chain**: place 0 to 1 to 2 and so on. Many hops, but nobody sends the message more than once, and all wires are busy
 once the first chunk has come through.
 
-chain     steps              sends              elements
-chain     n - 1              min(1, n - 1)      min(1, n - 1) * c
+chain     steps          sends          elements
+chain     n - 1          min(1, n - 1)  min(1, n - 1) * c
 
 The most by any rank, for n ranks and c elements. Nothing ever comes back, so every send needs acknowledgement.
 """
 
 from __future__ import annotations
 
-from r2ccl.schedule.ir import Program, Receive, Send
+from r2ccl.schedule.ir import Program, Receive, Send, Shape
 
 
-def binomial(ranks: int, rank: int, count: int, root: int) -> Program:
-    """The program of ``rank`` in a tree from ``root``."""
+def binomial(ranks: int, rank: int, shape: Shape) -> Program:
+    """The program of ``rank`` in a tree from the root."""
+    count, root = shape.count, shape.root
     if count == 0:
         return Program(rank, 0, (), ())
     place = (rank - root) % ranks
@@ -44,8 +45,9 @@ def _received(rounds: int, distance: int, source: int, count: int) -> Receive:
     return Receive(rounds - distance.bit_length(), source, 0, count)
 
 
-def chain(ranks: int, rank: int, count: int, root: int) -> Program:
-    """The program of ``rank`` in a chain from ``root``."""
+def chain(ranks: int, rank: int, shape: Shape) -> Program:
+    """The program of ``rank`` in a chain from the root."""
+    count, root = shape.count, shape.root
     if count == 0:
         return Program(rank, 0, (), ())
     place = (rank - root) % ranks

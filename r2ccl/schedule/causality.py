@@ -12,15 +12,17 @@ chunk, hence each element, with itself; or it passes a whole wait, and then orde
 behind. Either way a path X -> Y orders X's part of an element before Y's part of the same element, which is all that
 the rules about values, overwriting and arrival ask. Conversely each path between chunks projects to one of these, and
 a cycle among chunks to a cycle here (and back: a cycle without a whole wait returns to the chunk it came from). So this
-graph is acyclic exactly if the graph of chunks is. A message without elements counts as one chunk.
+graph is acyclic exactly if the graph of chunks is. A message without elements counts as one chunk, and so does one of
+several segments, whose range here is the list of them: whatever waits for it waits for the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from r2ccl.schedule.ir import Program, Receive, Send
+from r2ccl.schedule.ir import Program, Receive, Segment, Send
 
 
 class ScheduleError(ValueError):
@@ -52,13 +54,19 @@ class Transfer:
     stop: int
     send_index: int
     receive_index: int
+    also: tuple[Segment, ...] = ()
 
     @property
-    def segment(self) -> tuple[int, int]:
+    def segment(self) -> Segment:
+        """The first one, which names the place."""
         return self.start, self.stop
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return (self.segment, *self.also)
+
     def __str__(self) -> str:
-        return f"step {self.step} from rank {self.source} to rank {self.target} [{self.start}:{self.stop})"
+        return f"step {self.step} from rank {self.source} to rank {self.target} {in_words(self.segments)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,10 @@ class Causality:
     before_write: tuple[int, ...]
     #: Mask of ranks that have entered the operation before transfer i is complete.
     entered: tuple[int, ...]
+    #: The receives, as indices into the source's program, that transfer i's send waits for, directly or through others.
+    waits_of_send: tuple[int, ...]
+    #: The same of its receive, in the target's program. These, unlike all above, are masks of receives.
+    waits_of_receive: tuple[int, ...]
     #: From (rank, index of a receive in its program) to the transfer.
     of_receive: Mapping[tuple[int, int], int]
 
@@ -100,6 +112,7 @@ def establish(programs: Sequence[Program]) -> Causality:
         for t in transfers
     )
     order = _order(transfers, waits)
+    waits_of_send, waits_of_receive = _own_waits(transfers, waits, order)
     before_read, before_write, entered = [0] * len(transfers), [0] * len(transfers), [0] * len(transfers)
     for i in order:
         transfer, (send_waits, receive_waits) = transfers[i], waits[i]
@@ -112,8 +125,21 @@ def establish(programs: Sequence[Program]) -> Causality:
             before_write[i] |= before_write[j] | 1 << j
             entered[i] |= entered[j]
     return Causality(
-        tuple(programs), transfers, order, tuple(before_read), tuple(before_write), tuple(entered), of_receive
+        tuple(programs),
+        transfers,
+        order,
+        tuple(before_read),
+        tuple(before_write),
+        tuple(entered),
+        waits_of_send,
+        waits_of_receive,
+        of_receive,
     )
+
+
+def in_words(segments: Sequence[Segment]) -> str:
+    """Such as ``[0:3)``, or ``[6:8)+[0:3)``."""
+    return "+".join(f"[{start}:{stop})" for start, stop in segments)
 
 
 def _require_one_shape(programs: Sequence[Program]) -> None:
@@ -128,6 +154,8 @@ def _require_one_shape(programs: Sequence[Program]) -> None:
             _require_sound(program, receive, receive.source, len(programs))
             if receive.received_first and not receive.reduce:
                 raise ScheduleError("received_first means nothing without reduce", rank, receive.step)
+            if receive.also and receive.reduce:
+                raise ScheduleError("a message of several segments is never reduced", rank, receive.step)
 
 
 def _require_sound(program: Program, part: Send | Receive, peer: int, ranks: int) -> None:
@@ -138,15 +166,28 @@ def _require_sound(program: Program, part: Send | Receive, peer: int, ranks: int
         raise wrong(f"has rank {peer} as its peer, of {ranks} ranks")
     if part.step < 0:
         raise wrong("a step is negative")
-    if not 0 <= part.start <= part.stop <= program.count:
+    if any(not 0 <= start <= stop <= program.count for start, stop in part.segments):
         raise wrong(f"lies outside the buffer of {program.count} elements")
-    if part.start == part.stop != 0:
+    if part.also:
+        _require_sound_segments(program, part.segments, wrong)
+    elif part.start == part.stop != 0:
         raise wrong("a message without elements has start and stop 0")
     for index in part.after:
         if not 0 <= index < len(program.receives):
             raise wrong(f"waits for receive {index} of {len(program.receives)}")
     if len(set(part.after)) != len(part.after):
         raise wrong("waits for the same receive twice")
+
+
+def _require_sound_segments(
+    program: Program, segments: tuple[Segment, ...], wrong: Callable[[str], ScheduleError]
+) -> None:
+    if not program.sends_from_copies:
+        raise wrong("has several segments in a program that does not send from copies")
+    if any(start == stop for start, stop in segments):
+        raise wrong("one of several segments is empty")
+    if any(stop > following for (_, stop), (following, _) in pairwise(sorted(segments))):
+        raise wrong("has the same element in two segments")
 
 
 def _match(programs: Sequence[Program]) -> tuple[Transfer, ...]:
@@ -179,11 +220,12 @@ def _match(programs: Sequence[Program]) -> tuple[Transfer, ...]:
 def _pair(programs: Sequence[Program], name: tuple[int, int, int], send_index: int, receive_index: int) -> Transfer:
     step, source, target = name
     send, receive = programs[source].sends[send_index], programs[target].receives[receive_index]
-    if (send.start, send.stop) != (receive.start, receive.stop):
-        raise ScheduleError(
-            f"rank {target} receives it into [{receive.start}:{receive.stop})", source, step, (send.start, send.stop)
-        )
-    return Transfer(step, source, target, send.start, send.stop, send_index, receive_index)
+    if send.segments != receive.segments:
+        into = f"rank {target} receives it into {in_words(receive.segments)}"
+        if send.also:
+            into = f"{into}, not {in_words(send.segments)}"
+        raise ScheduleError(into, source, step, (send.start, send.stop))
+    return Transfer(step, source, target, send.start, send.stop, send_index, receive_index, send.also)
 
 
 _Waits = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -213,6 +255,18 @@ def _order(transfers: Sequence[Transfer], waits: _Waits) -> tuple[int, ...]:
             first.segment,
         )
     return tuple(ready)
+
+
+def _own_waits(
+    transfers: Sequence[Transfer], waits: _Waits, order: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What each send and receive waits for by its own rank's waits alone. Who waits for a receive is of its rank."""
+    of_send, of_receive = [0] * len(transfers), [0] * len(transfers)
+    for i in order:
+        for mask, awaited in zip((of_send, of_receive), waits[i], strict=True):
+            for j in awaited:
+                mask[i] |= of_receive[j] | 1 << transfers[j].receive_index
+    return tuple(of_send), tuple(of_receive)
 
 
 def _cycle(waits: _Waits, missing: Sequence[int]) -> Iterator[int]:

@@ -10,21 +10,24 @@ The rules, for all ranks' programs together:
   surely *arrived*. "The send has begun" would not do: until it arrived it may have to be resent, from the same memory.
   Where sends go out from copies, it is enough that the copy was made, which happens in the same instant in which the
   last receive that the send waited for completes, before anything else is applied;
+* where a read comes after a write of the same rank, the rank's own waits say so, not only what other ranks do: who
+  executes the program sees nothing else, and has to know whether it reads initial or received values;
 * in the end every rank holds the expected contributors, each exactly once, and ranks that expect the same contributors
   hold the same expression, operand by operand, so the same bits;
 * a rank that has completed all its receives knows that all its sends have arrived, except those marked ``needs_ack``.
 
-Happens-before relations are taken between whole receives; ``causality`` says why that is sound for chunks.
+A message of several segments reads and writes all of them at once. Happens-before relations are taken between whole
+receives; ``causality`` says why that is sound for chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from r2ccl.schedule.causality import Causality, ScheduleError, Transfer, establish
-from r2ccl.schedule.ir import Program
+from r2ccl.schedule.ir import Program, Segment
 from r2ccl.schedule.semantics import Collective, Expectation, Holding
 
 
@@ -38,6 +41,7 @@ def check(programs: Sequence[Program], collective: Collective) -> Causality:
     pieces = _Pieces.of(causality, collective)
     writes = _ordered_writes(causality, pieces)
     _require_stable_reads(causality, pieces, writes)
+    _require_known_reads(causality, pieces, writes)
     _require_postcondition(_evaluate(causality, pieces, writes, collective), pieces, collective)
     _require_hearings(causality, collective)
     _require_acks(causality)
@@ -63,13 +67,17 @@ class _Pieces:
 
     @classmethod
     def of(cls, causality: Causality, collective: Collective) -> _Pieces:
-        spans: list[Transfer | Holding | Expectation] = [*causality.transfers]
-        spans += [*collective.holdings, *collective.expectations]
-        bounds = sorted({0, collective.count}.union(*((span.start, span.stop) for span in spans)))
+        spans: list[Holding | Expectation] = [*collective.holdings, *collective.expectations]
+        segments = [segment for transfer in causality.transfers for segment in transfer.segments]
+        segments += [(span.start, span.stop) for span in spans]
+        bounds = sorted({0, collective.count}.union(*segments))
         return cls(tuple(bounds), {bound: i for i, bound in enumerate(bounds)})
 
     def within(self, start: int, stop: int) -> range:
         return range(self.position[start], self.position[stop])
+
+    def of_transfer(self, transfer: Transfer) -> Iterator[int]:
+        return chain.from_iterable(self.within(start, stop) for start, stop in transfer.segments)
 
     def segment(self, piece: int) -> tuple[int, int]:
         return self.bounds[piece], self.bounds[piece + 1]
@@ -87,7 +95,7 @@ def _ordered_writes(causality: Causality, pieces: _Pieces) -> _Writes:
     writes: _Writes = {}
     for i in causality.order:
         transfer = causality.transfers[i]
-        for piece in pieces.within(transfer.start, transfer.stop):
+        for piece in pieces.of_transfer(transfer):
             writes.setdefault((transfer.target, piece), []).append(i)
     for (rank, piece), receives in writes.items():
         for earlier, later in pairwise(receives):
@@ -109,7 +117,7 @@ def _writes_before(causality: Causality, i: int, writes: Sequence[int]) -> int:
 def _require_stable_reads(causality: Causality, pieces: _Pieces, writes: _Writes) -> None:
     """A write that a read doesn't come after begins when the read is over for good. The first stands for the others."""
     for i, transfer in enumerate(causality.transfers):
-        for piece in pieces.within(transfer.start, transfer.stop):
+        for piece in pieces.of_transfer(transfer):
             written = writes.get((transfer.source, piece), [])
             later = written[_writes_before(causality, i, written) :]
             if later and not _read_is_over(causality, i, later[0]):
@@ -122,6 +130,33 @@ def _require_stable_reads(causality: Causality, pieces: _Pieces, writes: _Writes
                     transfer.step,
                     pieces.segment(piece),
                 )
+
+
+def _require_known_reads(causality: Causality, pieces: _Pieces, writes: _Writes) -> None:
+    """The last write before a read, if any, is among what the reader waits for by its own rank's waits."""
+    for i, transfer in enumerate(causality.transfers):
+        for piece in pieces.of_transfer(transfer):
+            written = writes.get((transfer.source, piece), [])
+            earlier = written[: _writes_before(causality, i, written)]
+            _require_known(causality, i, transfer.source, causality.waits_of_send[i], earlier, pieces.segment(piece))
+            if causality.receive_of(i).reduce:
+                written = writes[transfer.target, piece]
+                earlier = written[: written.index(i)]
+                waits = causality.waits_of_receive[i]
+                _require_known(causality, i, transfer.target, waits, earlier, pieces.segment(piece))
+
+
+def _require_known(
+    causality: Causality, read: int, rank: int, waits: int, earlier: Sequence[int], segment: Segment
+) -> None:
+    if earlier and not waits >> causality.transfers[earlier[-1]].receive_index & 1:
+        raise ScheduleError(
+            f"{causality.transfers[read]} reads what {causality.transfers[earlier[-1]]} left, "
+            "and waits for that only through other ranks",
+            rank,
+            causality.transfers[read].step,
+            segment,
+        )
 
 
 def _read_is_over(causality: Causality, read: int, write: int) -> bool:
@@ -176,7 +211,7 @@ def _evaluate(causality: Causality, pieces: _Pieces, writes: _Writes, collective
             histories[holding.rank, piece] = [expressions.initial(holding.rank)]
     for i in causality.order:
         transfer = causality.transfers[i]
-        for piece in pieces.within(transfer.start, transfer.stop):
+        for piece in pieces.of_transfer(transfer):
             read = _writes_before(causality, i, writes.get((transfer.source, piece), []))
             received = histories[transfer.source, piece][read]
             history = histories[transfer.target, piece]

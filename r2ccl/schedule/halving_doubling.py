@@ -30,11 +30,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from r2ccl.schedule.folding import Fold, fold
-from r2ccl.schedule.ir import Program, Receive, Send, segments
+from r2ccl.schedule.ir import Program, Receive, Send, Shape, segments
 
 
-def all_reduce(ranks: int, rank: int, count: int) -> Program:
+def all_reduce(ranks: int, rank: int, shape: Shape) -> Program:
     """The program of ``rank``."""
+    count = shape.count
     if count == 0:
         return Program(rank, 0, (), ())
     part = fold(ranks, rank)

@@ -20,11 +20,12 @@ can be resent after the operation ended.
 from __future__ import annotations
 
 from r2ccl.schedule.folding import fold
-from r2ccl.schedule.ir import Program, Receive, Send
+from r2ccl.schedule.ir import Program, Receive, Send, Shape
 
 
-def all_reduce(ranks: int, rank: int, count: int) -> Program:
+def all_reduce(ranks: int, rank: int, shape: Shape) -> Program:
     """The program of ``rank``."""
+    count = shape.count
     if count == 0:
         return Program(rank, 0, (), (), sends_from_copies=True)
     part = fold(ranks, rank)

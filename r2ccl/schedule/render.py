@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from r2ccl.schedule.causality import Causality, establish
+from r2ccl.schedule.causality import Causality, establish, in_words
 from r2ccl.schedule.ir import Program
 
 _HEADINGS = ("step", "transfer", "segment", "applied as", "send waits for", "receive waits for", "ack")
@@ -31,7 +31,7 @@ def _row(causality: Causality, i: int) -> tuple[str, ...]:
     return (
         str(transfer.step),
         f"{transfer.source} -> {transfer.target}",
-        f"[{transfer.start}:{transfer.stop})",
+        in_words(transfer.segments),
         applied,
         _waits(causality, transfer.source, send.after),
         _waits(causality, transfer.target, receive.after),

@@ -1,9 +1,9 @@
-"""Ring all-reduce: each segment travels once around to be reduced and once more to be told to all.
+"""Ring: all-reduce, and its two halves alone. Each segment travels around to be reduced, and around to be told to all.
 
-The ranks stand in a circle and the buffer is cut into as many segments. Segment k starts at position k; each position
-reduces its own elements into what arrives and passes it on, so that the whole is complete one position before k (n - 1
-hops, the reduce-scatter), and the result goes on around from there (n - 1 hops, the all-gather). At any time every
-position has one segment on its way out and one on its way in, so every wire is busy in both directions.
+**All-reduce**: the ranks stand in a circle and the buffer is cut into as many segments. Segment k starts at position k;
+each position reduces its own elements into what arrives and passes it on, so that the whole is complete one position
+before k (n - 1 hops, the reduce-scatter), and the result goes on around from there (n - 1 hops, the all-gather). At any
+time every position has one segment on its way out and one on its way in, so every wire is busy in both directions.
 
 phase           steps  sends  elements
 reduce-scatter  n - 1  n - 1  (n - 1) * c // n
@@ -19,17 +19,29 @@ the circle, at one place only, so all ranks get the same bits.
 No receive has to wait: a segment comes back to a rank only after it went through everybody that the rank sent it to.
 The same journey proves to a rank that its sends of the reduce-scatter arrived. Nothing comes back of the all-gather,
 whose sends all need acknowledgement; all but the last have normally been acknowledged long before the end.
+
+**Reduce-scatter** alone, of parts that may be uneven: part k starts one position behind k, so that it is complete at
+k. Its operands stand in the order k + 1, k + 2, ..., k, the received one on the left. **All-gather** alone: part k
+starts at k. In both nothing comes back, and every send needs acknowledgement. Empty parts are left out on both sides.
+
+reduce-scatter  steps  sends  elements
+around          n - 1  n - 1  (n - 1) * c // n
+
+all-gather      steps  sends  elements
+around          n - 1  n - 1  (n - 1) * c // n
+
+Per rank, for n equal parts of c elements together.
 """
 
 from __future__ import annotations
 
-from r2ccl.schedule.ir import Program, Receive, Send, segments
+from r2ccl.schedule.ir import Program, Receive, Send, Shape, segments, spans
 
 
-def all_reduce(ranks: int, rank: int, count: int, order: tuple[int, ...] | None = None) -> Program:
+def all_reduce(ranks: int, rank: int, shape: Shape, order: tuple[int, ...] | None = None) -> Program:
     """The program of ``rank``. ``order`` lists the ranks as they stand in the circle; without it, by number."""
     here, before, behind = _place(ranks, rank, order)
-    cut = segments(count, ranks)
+    cut = segments(shape.count, ranks)
     sends: list[Send] = []
     receives: list[Receive] = []
     #: Index of the receive of the step before. Only read where the segment it names is not empty.
@@ -44,7 +56,34 @@ def all_reduce(ranks: int, rank: int, count: int, order: tuple[int, ...] | None 
             forwarded = (len(receives),)
             reduce = not gathering
             receives.append(Receive(step, before, start, stop, reduce=reduce, received_first=reduce))
-    return Program(rank, count, tuple(sends), tuple(receives))
+    return Program(rank, shape.count, tuple(sends), tuple(receives))
+
+
+def reduce_scatter(ranks: int, rank: int, shape: Shape) -> Program:
+    """The program of ``rank``."""
+    return _around(ranks, rank, shape, first=rank - 1, reduce=True)
+
+
+def all_gather(ranks: int, rank: int, shape: Shape) -> Program:
+    """The program of ``rank``."""
+    return _around(ranks, rank, shape, first=rank, reduce=False)
+
+
+def _around(ranks: int, rank: int, shape: Shape, first: int, reduce: bool) -> Program:
+    """Each rank sends part ``first`` and then what it received in the step before."""
+    cut = spans(shape.parts)
+    sends: list[Send] = []
+    receives: list[Receive] = []
+    forwarded: tuple[int, ...] = ()
+    for step in range(ranks - 1):
+        start, stop = cut[(first - step) % ranks]
+        if stop > start:
+            sends.append(Send(step, (rank + 1) % ranks, start, stop, forwarded, needs_ack=True))
+        start, stop = cut[(first - step - 1) % ranks]
+        if stop > start:
+            forwarded = (len(receives),)
+            receives.append(Receive(step, (rank - 1) % ranks, start, stop, reduce=reduce, received_first=reduce))
+    return Program(rank, shape.count, tuple(sends), tuple(receives))
 
 
 def _place(ranks: int, rank: int, order: tuple[int, ...] | None) -> tuple[int, int, int]:

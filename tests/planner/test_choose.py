@@ -12,8 +12,9 @@ from r2ccl.config import KIB, MIB
 from r2ccl.planner.choose import Choice, build, choose
 from r2ccl.planner.picture import NicEstimate, Picture, even_picture
 from r2ccl.planner.requests import CollectiveKind, Request
-from r2ccl.schedule.algorithms import ALGORITHMS, algorithm
+from r2ccl.schedule.algorithms import ALGORITHMS, algorithm, meaning
 from r2ccl.schedule.check import check
+from r2ccl.schedule.ir import Shape
 
 MBIT_S = 125_000.0
 
@@ -120,7 +121,7 @@ requests = st.builds(
 @given(requests, pictures)
 def test_every_choice_keeps_the_rules(request: Request, picture: Picture) -> None:
     choice = choose(request, 6, picture)
-    assert algorithm(choice.algorithm).collective == request.kind.value
+    assert algorithm(request.kind.value, choice.algorithm).collective == request.kind.value
     assert choice.algorithm != "recursive_doubling" or request.payload_bytes <= picture.eager_bytes
     assert 1 <= choice.chunk_bytes <= max(picture.chunk_bytes, request.item_bytes)
     assert choice.chunk_bytes % request.item_bytes == 0
@@ -141,14 +142,14 @@ def test_equal_arguments_give_equal_choices(request: Request, picture: Picture) 
 def test_what_is_built_does_what_was_asked_for(ranks: int, request_: Request) -> None:
     request = dataclasses.replace(request_, root=ranks - 1)
     choice = choose(request, ranks, even_picture(ranks))
-    means = algorithm(choice.algorithm).means(ranks, request.count, request.root)
+    means = meaning(request.kind.value, [Shape(request.count, request.root)] * ranks)
     check([build(choice, request, ranks, rank) for rank in range(ranks)], means)
 
 
 def test_any_algorithm_may_be_built_on_demand() -> None:
     for known in ALGORITHMS:
         request = Request(CollectiveKind(known.collective), 0 if known.collective == "barrier" else 9, 4, 2)
-        assert build(Choice(known.name, 4096, "on demand"), request, 4, 3) == known.build(4, 3, request.count, 2)
+        assert build(Choice(known.name, 4096, "on demand"), request, 4, 3) == known.build(4, 3, Shape(request.count, 2))
 
 
 def test_the_reason_says_what_was_compared() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from r2ccl.planner.cost import DELTA_S_PER_BYTE, Wires, cost_s
 from r2ccl.schedule.algorithms import ALGORITHMS, algorithm
+from r2ccl.schedule.ir import Shape
 
 WIRES = Wires(alpha_s=30e-6, beta_s_per_byte=1e-9, chunk_bytes=1 << 18)
 LATENCY_ONLY = Wires(alpha_s=1.0, beta_s_per_byte=0.0, chunk_bytes=1 << 18)
@@ -15,16 +16,24 @@ BYTES_ONLY = Wires(alpha_s=0.0, beta_s_per_byte=1.0, chunk_bytes=1)
 @pytest.mark.parametrize("known", ALGORITHMS, ids=lambda known: known.name)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8, 16, 17])
 def test_latencies_are_counted_as_often_as_the_schedule_has_steps(known, ranks: int) -> None:
-    programs = known.all_programs(ranks, 0 if known.collective == "barrier" else 16 * ranks)
+    programs = known.all_programs([Shape(0 if known.collective == "barrier" else 16 * ranks)] * ranks)
     steps = {send.step for program in programs for send in program.sends}
     assert cost_s(known.name, ranks, 0, LATENCY_ONLY) == len(steps)
 
 
-@pytest.mark.parametrize("name", ["recursive_doubling", "halving_doubling", "ring", "binomial"])
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "halving_doubling"),
+        ("all_reduce", "ring"),
+        ("broadcast", "binomial"),
+    ],
+)
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
-def test_bytes_are_counted_as_many_as_the_busiest_rank_sends(name: str, ranks: int) -> None:
+def test_bytes_are_counted_as_many_as_the_busiest_rank_sends(collective: str, name: str, ranks: int) -> None:
     count = 16 * ranks
-    programs = algorithm(name).all_programs(ranks, count)
+    programs = algorithm(collective, name).all_programs([Shape(count)] * ranks)
     most = max(sum(send.stop - send.start for send in program.sends) for program in programs)
     assert cost_s(name, ranks, count, BYTES_ONLY) == pytest.approx(most, rel=1e-6)
 

@@ -3,6 +3,9 @@
 What a real run may do, this does whenever the random generator says so: ranks enter late; a chunk's bytes are read when
 it is first sent and again at the very moment when it arrives, as if it had been resent; and a rank that may leave hands
 its buffer back to a user who scribbles over it at once.
+
+Ranks work in place, or keep what they had at first and what they receive in different memory. Then a read takes each
+element from where the rank's own waits, all that the rank knows, say that it is.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from r2ccl.schedule.semantics import Collective
 #: Two columns: a plain sum, and a hash which depends on order and grouping of all operands.
 Values = NDArray[np.uint64]
 
+#: The positions of a chunk.
+Positions = NDArray[np.int64]
+
 _LEFT, _RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
@@ -33,6 +39,36 @@ def reduction(left: Values, right: Values) -> Values:
     return result
 
 
+def positions_of(part: Send | Receive) -> Positions:
+    return np.concatenate([np.arange(start, stop) for start, stop in part.segments])
+
+
+class OwnWaits:
+    """What a rank knows by its own waits: which elements a send or receive finds received."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.known: dict[tuple[int, ...], NDArray[np.bool_]] = {}
+        self.ever_received = self._covered(set(range(len(program.receives))))
+
+    def received(self, part: Send | Receive) -> NDArray[np.bool_]:
+        """By position: whether a receive of it is among what the send or receive waits for, itself or by others."""
+        if part.after not in self.known:
+            awaited: set[int] = set()
+            more = set(part.after)
+            while more:
+                awaited |= more
+                more = {index for receive in more for index in self.program.receives[receive].after} - awaited
+            self.known[part.after] = self._covered(awaited)
+        return self.known[part.after]
+
+    def _covered(self, receives: set[int]) -> NDArray[np.bool_]:
+        covered = np.zeros(self.program.count, np.bool_)
+        for index in receives:
+            covered[positions_of(self.program.receives[index])] = True
+        return covered
+
+
 @dataclass(slots=True)
 class SentChunk:
     payload: Values
@@ -44,7 +80,12 @@ class World:
     """All ranks of one schedule on their way through it."""
 
     def __init__(
-        self, programs: Sequence[Program], collective: Collective, chunk_elements: int, generator: random.Random
+        self,
+        programs: Sequence[Program],
+        collective: Collective,
+        chunk_elements: int,
+        generator: random.Random,
+        in_place: bool = True,
     ) -> None:
         self.programs = programs
         self.collective = collective
@@ -53,7 +94,15 @@ class World:
         rng = np.random.default_rng(generator.randrange(1 << 32))
         shape = (len(programs), collective.count, 2)
         self.initial: Values = rng.integers(0, 1 << 63, size=shape, dtype=np.uint64)
+        #: What ranks have received; in place, also what they had at first.
         self.buffers = [self.initial[rank].copy() for rank in range(len(programs))]
+        #: What ranks had at first.
+        self.inputs = self.buffers
+        if not in_place:
+            self.inputs = [self.initial[rank].copy() for rank in range(len(programs))]
+            for buffer in self.buffers:
+                buffer[:] = np.uint64(0xBAD)
+        self.own_waits = [OwnWaits(program) for program in programs]
         self.applied: list[list[set[int]]] = [[set() for _ in program.receives] for program in programs]
         self.sent: dict[tuple[int, int, int], SentChunk] = {}
         self.entered: set[int] = set()
@@ -87,16 +136,26 @@ class World:
         self._verify()
 
     def _chunks(self, part: Send | Receive) -> range:
-        return range(max(1, -(-(part.stop - part.start) // self.chunk_elements)))
+        return range(1 if part.also else max(1, -(-(part.stop - part.start) // self.chunk_elements)))
 
-    def _slice(self, part: Send | Receive, chunk: int) -> slice:
+    def _positions(self, part: Send | Receive, chunk: int) -> Positions:
+        if part.also:
+            return positions_of(part)
         start = part.start + chunk * self.chunk_elements
-        return slice(start, min(start + self.chunk_elements, part.stop))
+        return np.arange(start, min(start + self.chunk_elements, part.stop))
+
+    def _read(self, rank: int, part: Send | Receive, chunk: int) -> Values:
+        """What the rank has where a send reads, or a receive its own operand."""
+        positions = self._positions(part, chunk)
+        received = self.own_waits[rank].received(part)[positions]
+        values: Values = self.inputs[rank][positions]
+        values[received] = self.buffers[rank][positions[received]]
+        return values
 
     def _may_go(self, rank: int, part: Send | Receive, chunk: int) -> bool:
         for index in part.after:
             receive, applied = self.programs[rank].receives[index], self.applied[rank][index]
-            if (receive.start, receive.stop) == (part.start, part.stop):
+            if receive.segments == part.segments:
                 if chunk not in applied:
                     return False
             elif len(applied) < len(self._chunks(receive)):
@@ -153,31 +212,27 @@ class World:
             for index, send in enumerate(program.sends):
                 for chunk in self._chunks(send):
                     if (rank, index, chunk) not in self.sent and self._may_go(rank, send, chunk):
-                        payload = self.buffers[rank][self._slice(send, chunk)].copy()
-                        self.sent[rank, index, chunk] = SentChunk(payload, begun=False)
+                        self.sent[rank, index, chunk] = SentChunk(self._read(rank, send, chunk), begun=False)
 
     def _begin(self, rank: int, index: int, chunk: int) -> None:
         if self.programs[rank].sends_from_copies:
             self.sent[rank, index, chunk].begun = True
         else:
-            payload = self.buffers[rank][self._slice(self.programs[rank].sends[index], chunk)].copy()
+            payload = self._read(rank, self.programs[rank].sends[index], chunk)
             self.sent[rank, index, chunk] = SentChunk(payload, begun=True)
 
     def _arrive(self, rank: int, index: int, chunk: int) -> None:
         send, sent = self.programs[rank].sends[index], self.sent[rank, index, chunk]
-        if not self.programs[rank].sends_from_copies:
-            resent = self.buffers[rank][self._slice(send, chunk)]
-            if not np.array_equal(resent, sent.payload):
-                raise ExecutionError(f"rank {rank}, step {send.step}: resent with other bytes than it was sent with")
+        from_buffer = not self.programs[rank].sends_from_copies
+        if from_buffer and not np.array_equal(self._read(rank, send, chunk), sent.payload):
+            raise ExecutionError(f"rank {rank}, step {send.step}: resent with other bytes than it was sent with")
         receive_index = self.receive_index[send.step, rank, send.target]
         receive = self.programs[send.target].receives[receive_index]
-        own = self.buffers[send.target][self._slice(receive, chunk)]
-        if not receive.reduce:
-            own[:] = sent.payload
-        elif receive.received_first:
-            own[:] = reduction(sent.payload, own)
-        else:
-            own[:] = reduction(own, sent.payload)
+        result = sent.payload
+        if receive.reduce:
+            own = self._read(send.target, receive, chunk)
+            result = reduction(result, own) if receive.received_first else reduction(own, result)
+        self.buffers[send.target][self._positions(receive, chunk)] = result
         sent.arrived = True
         self.applied[send.target][receive_index].add(chunk)
         self._make_copies(send.target)
@@ -188,8 +243,9 @@ class World:
                 missing = [r for r in range(len(self.programs)) if hearing.entered >> r & 1 and r not in self.entered]
                 if missing:
                     raise ExecutionError(f"rank {rank} leaves before {missing} have entered")
-        self.results[rank] = self.buffers[rank].copy()
-        self.buffers[rank][:] = np.uint64(0xDEAD)
+        ever = self.own_waits[rank].ever_received
+        self.results[rank] = np.where(ever[:, None], self.buffers[rank], self.inputs[rank])
+        self.buffers[rank][:] = self.inputs[rank][:] = np.uint64(0xDEAD)
 
     def _verify(self) -> None:
         agreed: dict[tuple[int, int, int], Values] = {}

@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from r2ccl.schedule import semantics
 from r2ccl.schedule.algorithms import ALGORITHMS, Algorithm, algorithm
-from r2ccl.schedule.causality import ScheduleError
 from r2ccl.schedule.check import check, wasted_acks
-from r2ccl.schedule.ir import Program, Receive, Send
-
-Programs = list[Program]
-
-
-def changed_send(programs: Programs, rank: int, at: int, **changes: Any) -> Programs:
-    """The schedule with one send of one rank changed."""
-    program = programs[rank]
-    sends = (*program.sends[:at], dataclasses.replace(program.sends[at], **changes), *program.sends[at + 1 :])
-    return with_(programs, dataclasses.replace(program, sends=sends))
-
-
-def changed_receive(programs: Programs, rank: int, at: int, **changes: Any) -> Programs:
-    """The schedule with one receive of one rank changed."""
-    program = programs[rank]
-    changed = dataclasses.replace(program.receives[at], **changes)
-    receives = (*program.receives[:at], changed, *program.receives[at + 1 :])
-    return with_(programs, dataclasses.replace(program, receives=receives))
-
-
-def with_(programs: Programs, changed: Program) -> Programs:
-    return [changed if program.rank == changed.rank else program for program in programs]
-
-
-def refused(programs: Sequence[Program], collective: semantics.Collective, message: str) -> ScheduleError:
-    """The error, whose message must contain ``message``."""
-    with pytest.raises(ScheduleError, match=re.escape(message)) as raised:
-        check(programs, collective)
-    return raised.value
+from r2ccl.schedule.ir import Program, Receive, Send, Shape
+from tests.schedule.cases import even, name_of, signalled_relay
+from tests.schedule.mutants import Programs, changed_receive, changed_send, refused, with_
 
 
 def ring(ranks: int = 4, count: int = 8) -> Programs:
-    return algorithm("ring").all_programs(ranks, count)
+    return all_programs("all_reduce", "ring", ranks, count)
+
+
+def all_programs(collective: str, name: str, ranks: int, count: int, root: int = 0) -> Programs:
+    return algorithm(collective, name).all_programs([Shape(count, root)] * ranks)
 
 
 # What must match.
@@ -156,7 +131,7 @@ def test_a_receive_that_waits_for_itself_is_refused() -> None:
 
 
 def test_two_writes_that_nothing_orders_are_refused() -> None:
-    programs = changed_receive(algorithm("recursive_doubling").all_programs(4, 8), 2, 1, after=())
+    programs = changed_receive(all_programs("all_reduce", "recursive_doubling", 4, 8), 2, 1, after=())
     error = refused(programs, semantics.all_reduce(4, 8), "unordered writes")
     assert (error.rank, error.step, error.segment) == (2, 1, (0, 8))
 
@@ -164,7 +139,7 @@ def test_two_writes_that_nothing_orders_are_refused() -> None:
 def test_a_buffer_that_is_reduced_into_while_it_is_sent_is_refused() -> None:
     programs = [
         dataclasses.replace(program, sends_from_copies=False)
-        for program in algorithm("recursive_doubling").all_programs(4, 8)
+        for program in all_programs("all_reduce", "recursive_doubling", 4, 8)
     ]
     error = refused(programs, semantics.all_reduce(4, 8), "nothing proves that the send has arrived")
     assert (error.rank, error.step, error.segment) == (0, 0, (0, 8))
@@ -187,7 +162,7 @@ def test_a_send_that_has_begun_but_perhaps_not_arrived_does_not_permit_overwriti
 
 
 def test_a_segment_that_is_forwarded_before_it_was_received_is_refused() -> None:
-    root, first, second = algorithm("chain").all_programs(3, 8)
+    root, first, second = all_programs("broadcast", "chain", 3, 8)
     hasty = changed_send([root, first, second], 1, 0, after=())
     error = refused(hasty, semantics.broadcast(3, 8, 0), "unsafe overwrite")
     assert (error.rank, error.step, error.segment) == (1, 1, (0, 8))
@@ -207,18 +182,39 @@ def test_a_copy_that_may_be_made_too_late_is_refused() -> None:
     check(changed_receive(programs, 0, 2, after=(0, 1)), collective)
 
 
+def test_a_read_that_waits_for_what_it_reads_only_through_other_ranks_is_refused() -> None:
+    error = refused(*signalled_relay(), "left, and waits for that only through other ranks")
+    assert (error.rank, error.step, error.segment) == (0, 3, (0, 4))
+    programs, collective = signalled_relay()
+    check(changed_send(programs, 0, 1, after=(0, 1)), collective)
+    check(changed_receive(programs, 0, 1, after=(0,)), collective)
+
+
+def test_a_reduction_that_waits_for_its_own_operand_only_through_other_ranks_is_refused() -> None:
+    """Rank 0 reduces what rank 1 sends when that has heard that the first arrived."""
+    programs = [
+        Program(0, 4, (Send(1, 1, 0, 0, (0,)),), (Receive(0, 2, 0, 4, True), Receive(2, 1, 0, 4, True))),
+        Program(1, 4, (Send(2, 0, 0, 4, (0,), needs_ack=True),), (Receive(1, 0, 0, 0),)),
+        Program(2, 4, (Send(0, 0, 0, 4, needs_ack=True),), ()),
+    ]
+    collective = semantics.reduce(3, 4, 0)
+    error = refused(programs, collective, "left, and waits for that only through other ranks")
+    assert (error.rank, error.step, error.segment) == (0, 2, (0, 4))
+    check(changed_receive(programs, 0, 1, after=(0,)), collective)
+
+
 # What must be there in the end.
 
 
 def test_a_missing_contribution_is_refused() -> None:
-    programs = algorithm("recursive_doubling").all_programs(4, 8)
+    programs = all_programs("all_reduce", "recursive_doubling", 4, 8)
     forgetful = changed_receive(programs, 3, 0, reduce=False, received_first=False)
     error = refused(forgetful, semantics.all_reduce(4, 8), "the result lacks rank(s) 3")
     assert (error.rank, error.step, error.segment) == (1, None, (0, 8))
 
 
 def test_a_copy_that_is_made_too_early_lacks_what_came_later() -> None:
-    programs = changed_send(algorithm("recursive_doubling").all_programs(4, 8), 1, 1, after=())
+    programs = changed_send(all_programs("all_reduce", "recursive_doubling", 4, 8), 1, 1, after=())
     error = refused(programs, semantics.all_reduce(4, 8), "the result lacks rank(s) 0")
     assert error.rank == 3
 
@@ -232,13 +228,13 @@ def test_a_contribution_that_comes_twice_is_refused() -> None:
 
 
 def test_a_contribution_of_a_rank_that_has_none_is_refused() -> None:
-    programs = changed_receive(algorithm("chain").all_programs(3, 8), 1, 0, reduce=True)
+    programs = changed_receive(all_programs("broadcast", "chain", 3, 8), 1, 0, reduce=True)
     error = refused(programs, semantics.broadcast(3, 8, 0), "reduces what was never written")
     assert (error.rank, error.step) == (1, 0)
 
 
 def test_another_roots_elements_are_refused() -> None:
-    programs = algorithm("binomial").all_programs(4, 8, 1)
+    programs = all_programs("broadcast", "binomial", 4, 8, root=1)
     refused(programs, semantics.broadcast(4, 8, 2), "the result lacks rank(s) 2")
     error = refused(ring(), semantics.broadcast(4, 8, 2), "reduces what was never written")
     assert error.step == 0
@@ -253,7 +249,7 @@ def test_a_result_with_too_much_in_it_is_refused() -> None:
 
 
 def test_ranks_that_reduce_in_another_order_are_refused() -> None:
-    programs = changed_receive(algorithm("recursive_doubling").all_programs(4, 8), 2, 1, received_first=False)
+    programs = changed_receive(all_programs("all_reduce", "recursive_doubling", 4, 8), 2, 1, received_first=False)
     error = refused(programs, semantics.all_reduce(4, 8), "reduces in another order than rank 0")
     assert error.rank == 2
 
@@ -265,14 +261,14 @@ def test_a_barrier_that_leaves_somebody_out_is_refused() -> None:
             sends=tuple(dataclasses.replace(send, needs_ack=True) for send in program.sends[:-1]),
             receives=program.receives[:-1],
         )
-        for program in algorithm("dissemination").all_programs(5, 0)
+        for program in all_programs("barrier", "dissemination", 5, 0)
     ]
     error = refused(programs, semantics.barrier(5), "may leave before these have entered: rank(s) 1")
     assert error.rank == 0
 
 
 def test_a_barrier_whose_news_does_not_spread_is_refused() -> None:
-    programs = changed_send(algorithm("dissemination").all_programs(4, 0), 0, 1, after=())
+    programs = changed_send(all_programs("barrier", "dissemination", 4, 0), 0, 1, after=())
     error = refused(programs, semantics.barrier(4), "may leave before these have entered: rank(s) 3")
     assert error.rank == 2
 
@@ -280,11 +276,11 @@ def test_a_barrier_whose_news_does_not_spread_is_refused() -> None:
 # What must be acknowledged.
 
 
-@pytest.mark.parametrize("known", ALGORITHMS, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", ALGORITHMS, ids=name_of)
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 def test_each_send_that_causality_does_not_cover_must_be_marked(known: Algorithm, ranks: int) -> None:
-    count = 0 if known.collective == "barrier" else 2 * ranks + 1
-    programs, collective = known.all_programs(ranks, count), known.means(ranks, count, 0)
+    shapes = even(known, ranks, 2 * ranks + 1)
+    programs, collective = known.all_programs(shapes), known.means(shapes)
     for program in programs:
         for at, send in enumerate(program.sends):
             flipped = changed_send(programs, program.rank, at, needs_ack=not send.needs_ack)
