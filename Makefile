@@ -12,12 +12,13 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 APT_LINE := apt-get install git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format sim bench docs clean
+.PHONY: help setup demo test test-compose check format sim bench docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo            set up, then watch all-reduces survive the loss of a NIC"
 	@echo "make test            set up, then run all tests (ARGS=... goes to pytest)"
+	@echo "make test-compose    all-reduces in 4 containers, NICs cut in five ways (root and Docker; docs/docker.md)"
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=200   that many simulated worlds with faults"
 	@echo "make bench           all-reduce beside gloo (ARGS=... goes to the benchmark; needs torch)"
@@ -53,6 +54,9 @@ demo: $(RUNTIME)
 test: $(DEV)
 	$(BIN)/python -m pytest $(ARGS)
 
+test-compose: $(RUNTIME)
+	$(BIN)/python -m tests.compose.run
+
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,5 +78,5 @@ docs: $(RUNTIME)
 	mv docs/settings.md.new docs/settings.md
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-torch build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find r2ccl tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +

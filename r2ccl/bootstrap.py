@@ -14,23 +14,26 @@ import secrets
 import weakref
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, assert_never
 
 from r2ccl._version import __version__
+from r2ccl.actors.report import start_table
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
-from r2ccl.config import LOG_LEVELS, Settings, environment, job_secret, read_settings
+from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
 from r2ccl.errors import ConfigurationError, RendezvousError
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
 from r2ccl.rendezvous.meeting import Meeting
 from r2ccl.telemetry.event_log import EventLog
+from r2ccl.telemetry.log_output import open_log
 from r2ccl.topology import Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.link_events import AddressEvent, LinkEvent, LinkWatcher, link_events_available
-from r2ccl.transport.nics import find_nics
+from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
+from r2ccl.transport.nics import Selection, find_nics
 from r2ccl.transport.node_identity import node_id
 from r2ccl.transport.tcp import Admission, TcpDevice
 
@@ -85,32 +88,48 @@ def connect(
     """
     if progress != "loop":
         raise ConfigurationError(f'progress={progress!r}: only "loop" is supported')
-    read, warnings = read_settings()
     given = {"nics": nics, "secret": secret, "connect_timeout_s": timeout, **settings}
-    chosen = read.replace(**{name: value for name, value in given.items() if value is not None})
-    _log(chosen.debug)
-    for warning in warnings:
+    reading = read_settings(arguments={name: value for name, value in given.items() if value is not None})
+    chosen = reading.settings
+    close_log = open_log(LOG_LEVELS[chosen.debug], chosen.debug_file)
+    try:
+        _log_settings(reading)
+        placement = place(environment(), rank=rank, size=size, rendezvous=rendezvous)
+        logger.info("%s", placement.describe())
+    except BaseException:
+        close_log()
+        raise
+    return Connecting(lambda: _connect_and_log(placement, chosen, wrap_device, close_log))
+
+
+def _log_settings(reading: Reading) -> None:
+    """What is no setting, and where those that are no defaults came from."""
+    for warning in reading.warnings:
         logger.warning("%s", warning)
-    placement = place(environment(), rank=rank, size=size, rendezvous=rendezvous)
-    return Connecting(lambda: _connect(placement, chosen, wrap_device))
+    for name, origin in reading.origins.items():
+        if origin != "default":
+            logger.info("setting %s=%s from %s", name, shown_value(reading.settings, name), origin)
 
 
-def _log(level: str) -> None:
-    """R2CCL_DEBUG beyond the default: our log goes to standard error, unless the program has handlers of its own."""
-    if level == "WARN":
-        return
-    logger.setLevel(LOG_LEVELS[level])
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(name)s %(message)s"))
-        logger.addHandler(handler)
+async def _connect_and_log(
+    placement: Placement, settings: Settings, wrap_device: WrapDevice | None, close_log: Callable[[], None]
+) -> Communicator:
+    """Connect; the log stays open until the communicator has ended."""
+    try:
+        communicator = await _connect(placement, settings, wrap_device)
+    except BaseException:
+        close_log()
+        raise
+    communicator.when_closed(close_log)
+    return communicator
 
 
 async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDevice | None) -> Communicator:
     loop = asyncio.get_running_loop()
-    found = find_nics(
+    selection = find_nics(
         settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
     )
+    found = selection.nics
     if settings.nic_speed_mbit_s:
         found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
     meeting = _meeting(placement, settings)
@@ -130,7 +149,7 @@ async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDe
         raise
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
-    return await _join(settings, placement, rendezvous, opened, announced)
+    return await _join(settings, placement, rendezvous, opened, dataclasses.replace(selection, nics=announced))
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
@@ -161,11 +180,11 @@ def _meeting(placement: Placement, settings: Settings) -> Meeting:
 
 
 async def _join(
-    settings: Settings, placement: Placement, rendezvous: Rendezvous, devices: list[Device], nics: tuple[Nic, ...]
+    settings: Settings, placement: Placement, rendezvous: Rendezvous, devices: list[Device], selection: Selection
 ) -> Communicator:
     clock = MonotonicClock()
     loop = asyncio.get_running_loop()
-    shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, EventLog(clock))
+    shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, EventLog(clock, rank=placement.rank))
     runtime = Runtime(shared, devices)
     communicator = world(runtime)
     try:
@@ -181,7 +200,9 @@ async def _join(
         raise
     finally:
         await rendezvous.aclose()
-    _watch_links(runtime, communicator, nics)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", start_table(runtime, [(out.name, out.reason) for out in selection.left_out]))
+    _watch_links(runtime, communicator, selection.nics)
     _close_in_children(communicator)
     return communicator
 
@@ -200,40 +221,24 @@ class _NicWatch:
 
     def __init__(self, runtime: Runtime, nics: tuple[Nic, ...]) -> None:
         self._runtime = runtime
-        self._nics = nics
-        self._by_host = {nic.endpoint.host: nic.index for nic in nics}
-        #: NICs whose address is gone. One of them that gets another is the same NIC (decision 20).
-        self._homeless: set[int] = set()
+        self._follower = NicFollower(nics)
         self.links = LinkWatcher(runtime.shared.loop, self._on_link, self._on_address)
 
     def _on_link(self, event: LinkEvent) -> None:
-        for nic in self._nics:
-            if nic.name == event.interface_name and nic.index not in self._homeless:
-                up = event.up and not event.removed
-                self._runtime.nic_changed(nic.index, up, "removed" if event.removed else "carrier")
+        self._tell(self._follower.hear_link(event))
 
     def _on_address(self, event: AddressEvent) -> None:
-        index = self._by_host.get(event.host)
-        if index is None:
-            if not event.removed:
-                self._new_address(event)
-        elif event.removed:
-            self._homeless.add(index)
-            self._runtime.nic_changed(index, False, "address")
-        elif index in self._homeless:
-            self._homeless.discard(index)
-            link = self.links.link(self._nics[index].name)
-            self._runtime.nic_changed(index, link is not None and link.up, "address")
+        self._tell(self._follower.hear_address(event))
 
-    def _new_address(self, event: AddressEvent) -> None:
-        for nic in self._nics:
-            link = self.links.link(nic.name)
-            if nic.index in self._homeless and link is not None and link.interface_index == event.interface_index:
-                self._homeless.discard(nic.index)
-                self._by_host = {host: index for host, index in self._by_host.items() if index != nic.index}
-                self._by_host[event.host] = nic.index
-                self._runtime.nic_moved(nic.index, event.host)
-                return
+    def _tell(self, news: list[News]) -> None:
+        for new in news:
+            match new:
+                case NicChanged():
+                    self._runtime.nic_changed(new.index, new.up, new.cause)
+                case NicMoved():
+                    self._runtime.nic_moved(new.index, new.host, new.interface_name, new.up)
+                case _:
+                    assert_never(new)
 
 
 def _watch_links(runtime: Runtime, communicator: Communicator, nics: tuple[Nic, ...]) -> None:

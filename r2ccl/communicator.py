@@ -18,6 +18,7 @@ import numpy as np
 from r2ccl import buffers
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.planning import Plans
+from r2ccl.actors.report import stats
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.work import Work
 from r2ccl.errors import CommunicatorClosed, UsageError
@@ -121,37 +122,30 @@ class Communicator:
             raise CommunicatorClosed("the communicator is closed")
 
     def stats(self) -> dict[str, Any]:
-        """Counters and states, JSON-able: per NIC and peer bytes, chunks, resent, duplicates; links; operations."""
-        courier = self._runtime.courier
-        links = {
-            str(link.id): {"state": link.session.state.value, "flaps": link.session.flaps, "cause": link.session.cause}
-            for port in self._runtime.ports
-            for link in port.links.values()
-        }
-        lanes = {
-            f"lane{lane.index}->rank{lane.peer}": {
-                "link": str(lane.link.id) if lane.link is not None else None,
-                "bandwidth_bytes_s": lane.bandwidth,
-                "round_trip_s": lane.round_trip_s,
-                "window_bytes": lane.window_bytes,
-                "outstanding_bytes": lane.outstanding_bytes,
-            }
-            for lanes in courier.lanes.values()
-            for lane in lanes
-        }
-        return {
-            "rank": self.rank,
-            "size": self.size,
-            "epoch": self.epoch,
-            "operations": {
-                "called": self._coordinator.next_operation,
-                "running": len(self._coordinator.running),
-                "waiting": len(self._coordinator.waiting),
-            },
-            "counters": self.counters.snapshot(),
-            "links": links,
-            "lanes": lanes,
-        }
+        """Counters, measurements and states, ready for JSON. Numbers only grow, except for what is measured or waits.
+
+        - ``rank``, ``size``, ``epoch``; ``operations``: how many were ``called``, are ``running``, are ``waiting``.
+        - ``ccl_retransmit_ratio``: resent bytes / sent bytes, from 0 to 1; also in each of ``nics`` and ``peers``.
+        - ``nics``, by ``nic0`` ...: ``device``, ``address``, ``state`` (``up``, ``down``), ``spare``, ``speed_mbit_s``
+          (0: unknown), ``mtu_bytes``, and
+            - ``bandwidth_bytes_s``: measured, of its fastest lane; None before enough was sent to tell;
+            - ``rtt_s``: seconds, the kernel's smoothed estimate, of its shortest link; None while no link is up;
+            - ``sent_bytes``, ``sent_chunks``: payloads that went out, those sent again included; ``resent_bytes``,
+              ``resent_chunks``: the part that had gone out before; ``received_bytes``, ``received_chunks``: what
+              arrived whole; ``duplicate_chunks``: had been there already; ``spoiled_chunks``: wrong checksum;
+              ``acks_sent``, ``acks_received``: frames.
+        - ``peers``, by ``rank1`` ...: ``state`` (``alive``, ``doubted``, ``cut off``, ``left``, ``gone``), ``links_up``
+          (how many), ``bandwidth_bytes_s`` (of all lanes together), ``rtt_s`` and the same counters.
+        - ``links``, by ``nic0->rank1.nic0`` ...: ``state`` (``absent``, ``dialling``, ``probation``, ``up``, ``down``),
+          ``cause`` of being down, ``flaps`` (losses in a row), ``rtt_s``.
+        - ``lanes``, by ``lane0->rank1`` ...: ``link``, ``bandwidth_bytes_s`` (``measured``, or the NIC's nominal one),
+          ``round_trip_s`` (seconds from sent to acknowledged), ``window_bytes``, ``outstanding_bytes``.
+        - ``counters``: the raw counters as ``total``, ``nics``, ``peers`` and ``links`` (NIC and peer), ``failovers``,
+          ``parked_bytes`` (arrived before their operation was called).
+
+        Network figures are those of the process: communicators share its links.
+        """
+        return stats(self._runtime, self._coordinator, self.rank, self.size, self.epoch)
 
     def report_carrier(self, nic: int, up: bool) -> None:
         """Tell that a NIC of ours lost or found its carrier, where the system doesn't: for emulated NICs."""

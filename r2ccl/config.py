@@ -1,6 +1,9 @@
 """Every setting, in one frozen table: its default, unit, and why that number. The only file that reads the environment.
 
-Precedence: argument > environment variable > default. A setting is read once, when a job connects, and passed down.
+Precedence: argument > environment variable > file > default. A setting is read once, when a job connects, and passed
+down. Of files one is read: the one that R2CCL_CONFIG names, else ./r2ccl.toml, else ~/.config/r2ccl.toml. Its keys are
+the names of the settings, at the top level, in the units of the table. Where each value came from is kept, because
+"who said so" is the first question about a setting that surprises.
 """
 
 from __future__ import annotations
@@ -8,9 +11,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from r2ccl.errors import ConfigurationError
 
@@ -21,6 +27,12 @@ CHUNK_BYTES_LEAST = 64
 CHUNK_BYTES_MOST = 4 * MIB
 #: What R2CCL_DEBUG may be, and the level of Python's logging that it means.
 LOG_LEVELS: Final = {"WARN": 30, "INFO": 20, "TRACE": 10}
+#: Names the file of settings; no setting itself, for a file cannot say where it is.
+FILE_VARIABLE: Final = "R2CCL_CONFIG"
+FILE_NAME: Final = "r2ccl.toml"
+#: Where a value came from: the first word of each origin, first come first served.
+PRECEDENCE: Final = ("argument", "environment", "file", "default")
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def setting(default: Any, variable: str, unit: str, why: str, *, shown: bool = True) -> Any:
@@ -62,7 +74,7 @@ class Settings:
         256 * KIB,
         "R2CCL_CHUNK_BYTES",
         "bytes",
-        "stays in the second-level cache: 1.6 times faster than 1 to 4 MiB chunks",
+        "largest chunk; stays in the second-level cache: 1.6 times faster than 1 to 4 MiB",
     )
     eager_bytes: int = setting(
         64 * KIB, "R2CCL_EAGER_BYTES", "bytes", "up to here a send goes out from a copy, which costs less than waiting"
@@ -101,6 +113,9 @@ class Settings:
     waiting_max: int = setting(4096, "R2CCL_WAITING_MAX", "operations", "wait; one more is a UsageError")
     checksum: str = setting("auto", "R2CCL_CHECKSUM", "", "on, off, or auto: on between nodes, off within one")
     debug: str = setting("WARN", "R2CCL_DEBUG", "", "log level: WARN, INFO or TRACE")
+    debug_file: str = setting(
+        "", "R2CCL_DEBUG_FILE", "", "file that takes the log instead of standard error; %h: host, %p: process id"
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -118,18 +133,28 @@ class Settings:
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some settings changed. Raises :class:`ConfigurationError` for a name that does not exist."""
-        known = {field.name for field in dataclasses.fields(self)}
-        for name in changes:
-            if name not in known:
-                raise ConfigurationError(f"no setting is called {name!r}{_did_you_mean(name, known)}")
-            wanted = type(getattr(self, name))
-            fits = type(changes[name]) is wanted or (wanted is float and type(changes[name]) is int)
-            if not fits:
-                raise ConfigurationError(f"{name} must be {wanted.__name__}, not {type(changes[name]).__name__}")
+        for name, value in changes.items():
+            if name not in _BY_NAME:
+                raise ConfigurationError(f"no setting is called {name!r}{_did_you_mean(name, _BY_NAME)}")
+            _refuse_wrong_type(name, name, value)
         return dataclasses.replace(self, **changes)
 
 
-def _did_you_mean(name: str, known: set[str]) -> str:
+_BY_NAME: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
+    {field.name: field for field in dataclasses.fields(Settings)}
+)
+_BY_VARIABLE: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
+    {field.metadata["variable"]: field for field in _BY_NAME.values()}
+)
+
+
+def _refuse_wrong_type(called: str, name: str, value: Any) -> None:
+    wanted = type(_BY_NAME[name].default)
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        raise ConfigurationError(f"{called} must be {wanted.__name__}, not {type(value).__name__}")
+
+
+def _did_you_mean(name: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -154,19 +179,102 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
-def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
-    """Settings from the environment, and warnings about ``R2CCL_*`` names that are no settings."""
+class Reading(NamedTuple):
+    """What :func:`read_settings` found."""
+
+    settings: Settings
+    #: For the log: names that are no settings, secrets that others can read.
+    warnings: list[str]
+    #: Name of each setting -> ``argument``, ``environment R2CCL_...``, ``file PATH`` or ``default``.
+    origins: Mapping[str, str]
+    #: The file that was read, or None.
+    file: Path | None
+
+
+def read_settings(
+    environ: Mapping[str, str] | None = None,
+    arguments: Mapping[str, Any] = _NOTHING,
+    directory: Path = Path(),
+) -> Reading:
+    """All settings, each from the first that has it: arguments (by name), environment, file, default.
+
+    ``directory`` is where ./r2ccl.toml is looked for; the home directory is HOME of ``environ``. Raises
+    :class:`ConfigurationError`, which names the argument, the variable, or the file and its key.
+    """
     source = environment() if environ is None else environ
-    by_variable = {field.metadata["variable"]: field for field in dataclasses.fields(Settings)}
-    values: dict[str, Any] = {}
+    file = _find_file(source, directory)
     warnings: list[str] = []
-    for name, text in source.items():
-        if name in by_variable:
-            field = by_variable[name]
-            values[field.name] = _parse(text, field.default, name)
-        elif name.startswith("R2CCL_"):
-            warnings.append(f"{name} is not a setting{_did_you_mean(name, set(by_variable))}")
-    return Settings(**values), warnings
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(_BY_NAME, "default")
+    if file is not None:
+        values = _read_file(file, warnings)
+        origins |= dict.fromkeys(values, f"file {file}")
+    for variable, text in source.items():
+        if variable in _BY_VARIABLE:
+            field = _BY_VARIABLE[variable]
+            values[field.name] = _parse(text, field.default, variable)
+            origins[field.name] = f"environment {variable}"
+        elif variable.startswith("R2CCL_") and variable != FILE_VARIABLE:
+            near = _did_you_mean(variable, {**_BY_VARIABLE, FILE_VARIABLE: None})
+            warnings.append(f"{variable} is not a setting{near}")
+    settings = Settings(**values).replace(**arguments)
+    origins |= dict.fromkeys(arguments, "argument")
+    if settings.secret and settings.secret_file and _rank(origins["secret_file"]) < _rank(origins["secret"]):
+        # What is said nearer to the program holds: the secret in this file, not the one that a file of settings has.
+        settings = settings.replace(secret="")
+        origins["secret"] = origins["secret_file"]
+    return Reading(settings, warnings, MappingProxyType(origins), file)
+
+
+def _rank(origin: str) -> int:
+    return PRECEDENCE.index(origin.partition(" ")[0])
+
+
+def _find_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+    named = environ.get(FILE_VARIABLE, "")
+    if named:
+        return Path(named)
+    candidates = [directory / FILE_NAME]
+    if environ.get("HOME"):
+        candidates.append(Path(environ["HOME"]) / ".config" / FILE_NAME)
+    return next((path for path in candidates if path.exists()), None)
+
+
+def _read_file(path: Path, warnings: list[str]) -> dict[str, Any]:
+    """The settings in a file, each of them checked also where something else goes before it."""
+    import tomllib  # most ranks have no file, and need no parser
+
+    try:
+        with path.open("rb") as file:
+            values = tomllib.load(file)
+            mode = os.fstat(file.fileno()).st_mode
+    except OSError as unreadable:
+        raise ConfigurationError(f"{path}: the file of settings cannot be read: {unreadable.strerror}") from unreadable
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as broken:
+        raise ConfigurationError(f"{path}: this is not TOML: {broken}") from broken
+    for key, value in values.items():
+        if key not in _BY_NAME:
+            # A variable's name where the setting's belongs is nearer to what was meant than any name that looks alike.
+            meant = _BY_VARIABLE[key].name if key in _BY_VARIABLE else key
+            raise ConfigurationError(f"{path}: {key!r} is not a setting{_did_you_mean(meant, _BY_NAME)}")
+        _refuse_wrong_type(f"{path}: {key}", key, value)
+        try:
+            Settings(**{key: value})
+        except ConfigurationError as wrong:
+            raise ConfigurationError(f"{path}: {key}: {wrong}") from wrong
+    if values.get("secret") and mode & (stat.S_IRGRP | stat.S_IROTH):
+        warnings.append(f"{path} holds the job's secret, and others can read it: chmod 600 {path}")
+    return values
+
+
+def shown_value(settings: Settings, name: str) -> str:
+    """A setting's value for a person: as one would write it into the variable; never the secret."""
+    value = getattr(settings, name)
+    if not _BY_NAME[name].repr:
+        return "set" if value else "not set"
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def job_secret(settings: Settings) -> bytes:

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-FLOOR_TOP: Final = ("topology", "buffers", "reduction", "config", "clock", "telemetry.counters", "telemetry.event_log")
+FLOOR_TOP: Final = (
+    "topology", "buffers", "reduction", "config", "clock",
+    "telemetry.counters", "telemetry.event_log", "telemetry.log_output",
+)  # fmt: skip
 NAMES: Final = ("ids", "errors", "_version")
 FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
@@ -31,6 +34,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "clock": NAMES,
     "telemetry.counters": (*NAMES, "clock"),
     "telemetry.event_log": (*NAMES, "clock"),
+    "telemetry.log_output": NAMES,
     # collectives as data
     "schedule": FLOOR,
     # never sideways

@@ -1,7 +1,8 @@
-"""What holds for all tests: none leaves a task behind, and those that need namespaces run where they can.
+"""What holds for all tests: none leaves a task behind, and those that need namespaces or torchrun run where they can.
 
 A kernel that forbids namespaces is no fault of the code, so there those tests are left out and counted in the report.
-With ``--namespaces=require``, which CI gives as root, they stay in and fail.
+With ``--namespaces=require``, which CI gives as root, they stay in and fail. torch is large, so whoever has it says so
+by ``--torchrun=PATH``, as CI does; the tests that need it are left out and counted elsewhere.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 #: Enough for cancelled tasks to run their ``finally`` and for done-callbacks of done-callbacks.
 TURNS_TO_SETTLE = 10
-LEFT_OUT: Final = pytest.StashKey[str]()
+LEFT_OUT: Final = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("auto", "require", "no"),
         default="auto",
         help="tests that make network namespaces: where possible (auto), always (require), never (no)",
+    )
+    parser.addoption(
+        "--torchrun",
+        metavar="PATH",
+        help="tests that need torchrun run with this one; scripts/ci/torch_venv.sh makes it",
     )
     parser.addoption(
         "--rewrite-stories", action="store_true", help="write anew what the stories of tests/stories lead to"
@@ -62,11 +69,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = config.getoption("--namespaces")
     needing = [item for item in items if item.get_closest_marker("namespaces")]
     if needing and wanted != "require" and (why := "not wanted" if wanted == "no" else namespaces_refused()):
-        config.hook.pytest_deselected(items=needing)
-        items[:] = [item for item in items if item not in needing]
-        config.stash[LEFT_OUT] = f"{len(needing)} tests that make network namespaces were left out: {why}"
+        leave_out(config, items, needing, f"that make network namespaces were left out: {why}")
+    needing = [item for item in items if item.get_closest_marker("torchrun")]
+    if needing and not config.getoption("--torchrun"):
+        leave_out(config, items, needing, "that need torchrun were left out: --torchrun=PATH names none")
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item], why: str) -> None:
+    """Take tests out of the run and say so at its end."""
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+    config.stash.setdefault(LEFT_OUT, []).append(f"{len(left_out)} tests {why}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if LEFT_OUT in config.stash:
-        terminalreporter.write_line(config.stash[LEFT_OUT], yellow=True)
+    for sentence in config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(sentence, yellow=True)
+
+
+@pytest.fixture(scope="session")
+def torchrun(pytestconfig: pytest.Config) -> str:
+    """A torchrun whose Python has torch and what r2ccl needs."""
+    path: str = pytestconfig.getoption("--torchrun")
+    return str(Path(path).absolute())

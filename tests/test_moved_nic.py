@@ -22,7 +22,7 @@ def test_a_nic_that_lost_its_address_carries_again_at_another(mover, one_sided):
         assert "nic0->" not in "".join(str(link.id) for link in runtime.courier.links_up(1 - mover))
         old = runtime.ports[0].nic.endpoint
         world.fabric.restore((mover, 0))
-        runtime.nic_moved(0, "elsewhere")
+        runtime.nic_moved(0, "elsewhere", "eth2", up=True)
         await asyncio.sleep(2)
         assert runtime.courier.moved[0].host == "elsewhere"
         assert runtime.courier.moved[0] != old

@@ -7,8 +7,9 @@ ourselves, and voids what was gathered (decision 17)."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import assert_never
 
 from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.courier import Courier
@@ -180,18 +181,24 @@ class HealthMonitor(Actor):
         if port is None or port.is_up is isinstance(message, NicCameBack):
             return
         if isinstance(message, NicWentDown):
-            self._shared.events.record("nic", **_named(port.nic), state="UP->DOWN", cause=message.cause)
+            self._record(port.nic, "UP->DOWN", message.cause, logging.WARNING)
             # Told before the links are: lanes that move to a spare as a whole are not bound one by one before.
             self._nic_changed(message)
             port.nic_went_down(message.cause)
         else:
-            self._shared.events.record("nic", **_named(port.nic), state="DOWN->UP", cause="carrier")
+            self._record(port.nic, "DOWN->UP", message.cause, logging.INFO)
             self._nic_changed(message)
             port.nic_came_back()
             for peer, judge in self.peers.items():
                 self._perform(peer, judge.nic_returned())
         for peer in self._shared.peers:
             self._courier.notify(peer)
+
+    def _record(self, nic: Nic, change: str, cause: str, level: int) -> None:
+        """A change of a NIC, which is named by its index, and by the system's name where that says more."""
+        name = f"nic{nic.index}"
+        device = {} if nic.name == name else {"device": nic.name}
+        self._shared.events.record("nic", level=level, nic=name, change=change, cause=cause, **device)
 
     def _paths_changed(self, message: PathsChanged) -> None:
         judge = self.peers[message.peer]
@@ -248,7 +255,10 @@ class HealthMonitor(Actor):
                 case liveness.ArmTimer():
                     self._shared.timers.after(effect.delay_s, self._liveness_timer, peer, effect.token)
                 case liveness.Declare():
-                    self._shared.events.record("peer_gone", peer=peer, cause=effect.cause, verdict=effect.verdict)
+                    self._shared.events.record(
+                        "peer_gone", level=logging.WARNING, peer=peer, change="ALIVE->GONE", cause=effect.cause,
+                        verdict=effect.verdict,
+                    )  # fmt: skip
                     self._announce_gone(PeerGone(peer, effect.cause, effect.verdict))
                 case _:
                     assert_never(effect)
@@ -263,9 +273,3 @@ class HealthMonitor(Actor):
                 continue
             for key in [key for key in port.links if key[0] == peer]:
                 port.probe(peer, key[1])
-
-
-def _named(nic: Nic) -> dict[str, Any]:
-    """A NIC in an event: by its index, and by the system's name where that says more."""
-    name = f"nic{nic.index}"
-    return {"nic": name} if nic.name == name else {"nic": name, "device": nic.name}

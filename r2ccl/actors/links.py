@@ -7,6 +7,7 @@ are carried out here.
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol, assert_never
 
 from r2ccl.actors.shared import Shared
@@ -17,10 +18,13 @@ from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
+from r2ccl.telemetry.event_log import EventLog
 from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 
 #: Why a link is out of service whose peer said goodbye or is gone.
 PEER_LEFT = "peer left"
+#: Out of service without any fault of the path.
+NO_LOSS = (PEER_LEFT, session.SURRENDERED)
 
 
 class Link:
@@ -186,8 +190,19 @@ class Port:
 
     def step(self, link: Link, event: session.Event) -> None:
         """One event of a link's session, and its effects."""
-        for effect in link.session.handle(event, self._shared.clock.now()):
+        was = link.session.state
+        effects = link.session.handle(event, self._shared.clock.now())
+        self._trace(link, was, event)
+        for effect in effects:
             self._perform(link, effect)
+
+    def _trace(self, link: Link, was: LinkState, event: session.Event) -> None:
+        """Steps on the way between being in service and not, which is what the event log keeps."""
+        if link.session.state is not was:
+            self._shared.events.trace(
+                "session", link=str(link.id), change=f"{was.name}->{link.session.state.name}",
+                cause=link.session.cause or type(event).__name__,
+            )  # fmt: skip
 
     def _perform(self, link: Link, effect: session.Effect) -> None:
         match effect:
@@ -251,8 +266,9 @@ class Port:
         if connection in link.dials:
             link.dials.remove(connection)
         alone = not self._switchboard.has_path(peer)
-        now = self._shared.clock.now()
-        effects = link.session.handle(session.Established(connection.purpose, alone), now)
+        was, event = link.session.state, session.Established(connection.purpose, alone)
+        effects = link.session.handle(event, self._shared.clock.now())
+        self._trace(link, was, event)
         for effect in effects:
             if isinstance(effect, session.AbortConnections):
                 self._abort(link)
@@ -333,3 +349,16 @@ class Port:
             self.step(link, session.Echoed())
         elif header.kind != Kind.BEAT:
             self._switchboard.control(link, header, body)
+
+
+def record_up(events: EventLog, link: Link) -> None:
+    """A link is in service: for the first time, or again."""
+    first = not link.session.incident
+    change, cause = ("ABSENT->UP", "connected") if first else ("DOWN->UP", "readmitted")
+    events.record("link", link=str(link.id), change=change, cause=cause)
+
+
+def record_down(events: EventLog, link: Link, cause: str) -> None:
+    """A link is out of service. Where that is no fault of the path, nobody needs to be warned."""
+    level = logging.INFO if cause in NO_LOSS else logging.WARNING
+    events.record("link", level=level, link=str(link.id), change="UP->DOWN", cause=cause)

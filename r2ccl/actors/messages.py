@@ -25,6 +25,7 @@ class NicCameBack:
     """Our own NIC can be used again, as far as the system knows."""
 
     nic: int
+    cause: str = "carrier"
 
 
 @dataclass(frozen=True, slots=True)

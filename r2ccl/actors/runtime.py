@@ -20,7 +20,7 @@ from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.health_monitor import HealthMonitor
-from r2ccl.actors.links import Link, Port
+from r2ccl.actors.links import Link, Port, record_down, record_up
 from r2ccl.actors.messages import (
     AbortAcknowledged,
     AbortHeard,
@@ -40,7 +40,8 @@ from r2ccl.actors.messages import (
 from r2ccl.actors.partings import Partings
 from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
-from r2ccl.actors.shared import Shared
+from r2ccl.actors.report import moment, own_address
+from r2ccl.actors.shared import Shared, nominal_bandwidth
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
 from r2ccl.planner.choose import largest_chunk_bytes
@@ -58,7 +59,6 @@ from r2ccl.protocol.wire import (
     read_notice,
     unpack_body,
 )
-from r2ccl.topology import Nic
 from r2ccl.transport.interface import Device
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
@@ -67,8 +67,6 @@ MAILBOX_CAPACITY = 16384
 GOODBYE_REPEAT_S = 0.1
 #: Links of the plan may take this long beyond the first to each peer before connect() goes on without them.
 LATE_LINKS_S = 1.0
-#: Assumed where a NIC doesn't say its speed; lanes measure within a few chunks.
-BANDWIDTH_BYTES_S = 1.25e9
 
 
 class Runtime:
@@ -97,13 +95,14 @@ class Runtime:
     def _add_children(self) -> None:
         shared, settings = self.shared, self.shared.settings
         picture = first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes)
+        shared.events.moment = functools.partial(moment, picture.epoch, self.coordinators)
         chunk_bytes = largest_chunk_bytes(picture)
         for index, nic in enumerate(shared.members[shared.rank].carrying):
             name = f"transport-{index}"
             self._homes[name] = nic.index
             box = LaneBox()
             for peer in shared.peers:
-                add_lane(box, self.courier, Lane(index, peer, chunk_bytes, _bandwidth(nic)))
+                add_lane(box, self.courier, Lane(index, peer, chunk_bytes, nominal_bandwidth(nic)))
             self.supervisor.add(ChildSpec(name, functools.partial(self._transport_actor, name, index, box)))
         self.supervisor.add(ChildSpec("health", self._health_monitor))
         self.courier.on_busy = self._busy
@@ -220,7 +219,7 @@ class Runtime:
     def link_came_up(self, link: Link) -> None:
         """A link carries from now on: offer it to a lane; tell the peer what it may have missed."""
         peer = link.id.peer
-        self.shared.events.record("link", link=str(link.id), state="UP")
+        record_up(self.shared.events, link)
         self._offer(link)
         self._paths_changed(peer)
         self.courier.resync(peer)
@@ -239,7 +238,7 @@ class Runtime:
 
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link carries no longer: its lane moves, the peer is told."""
-        self.shared.events.record("link", link=str(link.id), state="DOWN", cause=cause)
+        record_down(self.shared.events, link, cause)
         self._paths_changed(link.id.peer)
         if link.lane is not None:
             # Who binds the lane anew tells the peer, when the lane's chunks are back.
@@ -276,17 +275,19 @@ class Runtime:
 
     def nic_changed(self, nic: int, up: bool, cause: str) -> None:
         """The system says that one of our NICs lost or found its carrier."""
-        self.health.tell(NicCameBack(nic) if up else NicWentDown(nic, cause))
+        self.health.tell(NicCameBack(nic, cause) if up else NicWentDown(nic, cause))
 
-    def nic_moved(self, nic: int, host: str) -> None:
-        """One of our NICs, which had lost its address, has another. Its identity stays (decision 20)."""
+    def nic_moved(self, nic: int, host: str, interface_name: str, up: bool) -> None:
+        """One of our NICs has another address, or another interface. Its identity stays (decision 20)."""
+        was = own_address(self, nic)
         try:
-            self.courier.moved[nic] = endpoint = self.ports[nic].device.move(host)
+            self.courier.moved[nic] = endpoint = self.ports[nic].device.move(host, interface_name)
         except OSError as error:
             self.shared.events.record("nic_not_back", nic=f"nic{nic}", host=host, error=str(error))
             return
-        self.shared.events.record("nic_moved", nic=f"nic{nic}", endpoint=str(endpoint))
-        self.nic_changed(nic, True, "address")
+        self.shared.events.record("nic_moved", nic=f"nic{nic}", change=f"{was}->{endpoint}", cause="address")
+        self.ports[nic].nic = self.ports[nic].device.nic
+        self.nic_changed(nic, up, "address")
 
     def _own_nic_changed(self, message: NicWentDown | NicCameBack) -> None:
         for name in self._homes:
@@ -367,7 +368,3 @@ class Runtime:
         for port in self.ports:
             port.close()
         self._wake_watchers()
-
-
-def _bandwidth(nic: Nic) -> float:
-    return nic.speed_mbit_s * 125_000.0 if nic.speed_mbit_s else BANDWIDTH_BYTES_S

@@ -12,7 +12,10 @@ from r2ccl.config import Settings
 from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
-from r2ccl.topology import AddressBook, Endpoint
+from r2ccl.topology import AddressBook, Endpoint, Nic
+
+#: Assumed where a NIC doesn't say its speed; lanes measure within a few chunks.
+BANDWIDTH_BYTES_S = 1.25e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,8 @@ class Shared:
         """The periods of link sessions."""
         s = self.settings
         return SessionTimes(s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s)
+
+
+def nominal_bandwidth(nic: Nic) -> float:
+    """What a lane on this NIC is expected to carry, in bytes per second, until it has been measured."""
+    return nic.speed_mbit_s * 125_000.0 if nic.speed_mbit_s else BANDWIDTH_BYTES_S

@@ -87,7 +87,7 @@ class TransportActor(Actor):
         for lane in self.lanes.values():
             self._unbind(lane)
         self._shared.events.record(
-            "lane_moved", lane=self.index, nic=f"nic{self.home_nic}->nic{spare}", cause=message.cause
+            "lane_moved", lane=self.index, change=f"nic{self.home_nic}->nic{spare}", cause=message.cause
         )
         self._move(self, spare)
 
@@ -117,12 +117,12 @@ class TransportActor(Actor):
         taken = [other.link for other in self._courier.lanes[lane.peer] if other.link is not None]
         link = choose_link(self.home_nic, self._courier.links_up(lane.peer), taken)
         if link is not None:
-            self._bind(lane, link)
+            self._bind(lane, link, "MOVING->BOUND", cause)
         else:
             survivors = [str(other.link.id) for other in self._courier.lanes[lane.peer] if other.link is not None]
             self._shared.events.record(
-                "lane_dissolved", lane=self.index, peer=lane.peer, link=str(old.id) if old is not None else "none",
-                cause=cause, survivors=",".join(survivors) or "none",
+                "lane_dissolved", lane=self.index, peer=lane.peer, change="BOUND->DISSOLVED", cause=cause,
+                link=str(old.id) if old is not None else "none", survivors=",".join(survivors) or "none",
             )  # fmt: skip
             self._courier.pump(lane.peer)
         self._courier.resync(lane.peer)
@@ -132,16 +132,18 @@ class TransportActor(Actor):
         if lane is None or link.lane is not None or not link.is_up:
             return
         if lane.link is None:
-            self._bind(lane, link)
+            self._bind(lane, link, "DISSOLVED->BOUND", "link up")
         else:
             self._offer(link)  # it found another meanwhile; a lane of somebody else may still look for one
 
-    def _bind(self, lane: Lane, link: Link) -> None:
+    def _bind(self, lane: Lane, link: Link, change: str, cause: str) -> None:
         lane.link = link
         link.lane = lane
         if lane.is_orphan:
             lane.is_orphan = False
-            self._shared.events.record("lane_bound", lane=self.index, peer=lane.peer, link=str(link.id))
+            self._shared.events.record(
+                "lane_bound", lane=self.index, peer=lane.peer, change=change, cause=cause, link=str(link.id)
+            )
         self._courier.pump(lane.peer)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from r2ccl._version import __version__
 from r2ccl.cli.demo import demo_command
+from r2ccl.cli.info import INFO_HELP, info_command
 from r2ccl.errors import R2cclError
 
 app = typer.Typer(
@@ -67,6 +68,7 @@ def run(
 
 
 app.command("demo")(demo_command)
+app.command("info", help=INFO_HELP)(info_command)
 
 
 def main() -> None:

@@ -102,6 +102,7 @@ class Lane:
         "bandwidth",
         "chunk_bytes",
         "index",
+        "is_measured",
         "is_orphan",
         "link",
         "outstanding",
@@ -126,6 +127,8 @@ class Lane:
         self.chunk_bytes = chunk_bytes
         #: Bytes per second, smoothed.
         self.bandwidth = bandwidth
+        #: The estimate has seen traffic; until then it is what the NIC says of itself.
+        self.is_measured = False
         #: The shortest time from put to settled lately, for chunks that met an empty lane.
         self.round_trip_s = 0.0
         self._round_trip_at_s = 0.0
@@ -203,6 +206,7 @@ class Lane:
         busy_s = now - self._busy_since_s
         if self._rate_bytes >= RATE_BYTES_MIN and busy_s > 0:
             self.bandwidth += SMOOTHING * (self._rate_bytes / busy_s - self.bandwidth)
+            self.is_measured = True
             self._rate_bytes = 0
             self._busy_since_s = now
             self.window_bytes = max(

@@ -33,6 +33,8 @@ from dataclasses import dataclass
 CONTROL = 1
 BULK = 2
 _BOTH = frozenset((CONTROL, BULK))
+#: The cause that a surrendered link gives.
+SURRENDERED = "a buffer was given back"
 
 
 class LinkState(enum.Enum):
@@ -305,7 +307,7 @@ class NicSession:
             return []
         was_up = self.state is LinkState.UP
         flaps = self.flaps
-        effects = self._lose("a buffer was given back", now)
+        effects = self._lose(SURRENDERED, now)
         if was_up:
             self.flaps = flaps
             self._trusted = True

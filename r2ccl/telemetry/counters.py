@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -36,12 +37,14 @@ class LinkCounters:
     acks_received: int = 0
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(LinkCounters))
+def no_traffic() -> dict[str, int]:
+    """Every counter by its name, at nought."""
+    return dataclasses.asdict(LinkCounters())
 
 
-def _total(counters: Iterable[LinkCounters]) -> dict[str, int]:
-    rows = list(counters)
-    return {name: sum(getattr(row, name) for row in rows) for name in _FIELDS}
+def retransmit_ratio(total: Mapping[str, int]) -> float:
+    """Resent bytes / sent bytes, from 0 to 1: what repairs and losses cost of what was sent. 0 if nothing was."""
+    return total["resent_bytes"] / total["sent_bytes"] if total["sent_bytes"] else 0.0
 
 
 @dataclass(slots=True)
@@ -73,17 +76,27 @@ class Counters:
             raise ValueError(f"a record of {capacity} arrivals keeps nothing")
         self.arrivals = deque(maxlen=capacity)
 
-    def snapshot(self) -> dict[str, object]:
-        """Everything but the arrivals as plain dicts and ints, ready for JSON: the job's, per NIC and per link.
+    def snapshot(self) -> dict[str, Any]:
+        """Everything but the arrivals as plain dicts and ints, ready for JSON: the job's, per NIC, per peer, per pair.
 
-        Keys are spelled as in logs: ``nic0``, ``nic0->rank3``.
+        Keys are spelled as in logs: ``nic0``, ``rank3``, ``nic0->rank3``.
         """
-        ordered = sorted(self._links.items())
-        nics = sorted({nic for nic, _ in self._links})
+        total = no_traffic()
+        nics: dict[str, dict[str, int]] = {}
+        peers: dict[str, dict[str, int]] = {}
+        links: dict[str, dict[str, int]] = {}
+        for (nic, peer), counters in sorted(self._links.items()):
+            row = links[f"nic{nic}->rank{peer}"] = dataclasses.asdict(counters)
+            of_nic = nics.setdefault(f"nic{nic}", no_traffic())
+            of_peer = peers.setdefault(f"rank{peer}", no_traffic())
+            for sums in (total, of_nic, of_peer):
+                for name, value in row.items():
+                    sums[name] += value
         return {
             "failovers": self.failovers,
             "parked_bytes": self.parked_bytes,
-            "total": _total(self._links.values()),
-            "nics": {f"nic{nic}": _total(row for (owner, _), row in ordered if owner == nic) for nic in nics},
-            "links": {f"nic{nic}->rank{peer}": dataclasses.asdict(row) for (nic, peer), row in ordered},
+            "total": total,
+            "nics": nics,
+            "peers": peers,
+            "links": links,
         }

@@ -117,8 +117,8 @@ class FaultyDevice:
     def close_in_child(self) -> None:
         self._device.close_in_child()
 
-    def move(self, host: str) -> Endpoint:
-        endpoint = self._device.move(host)
+    def move(self, host: str, interface_name: str) -> Endpoint:
+        endpoint = self._device.move(host, interface_name)
         self.nic = self._device.nic
         return endpoint
 

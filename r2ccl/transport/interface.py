@@ -146,8 +146,11 @@ class Device(Protocol):
     def listen(self, receiver: Receiver) -> Endpoint:
         """Accept connections, at the endpoint that was reserved if one was. Raises ``OSError``."""
 
-    def move(self, host: str) -> Endpoint:
-        """The NIC has another address: listen there from now on. To be called after ``listen``. Raises ``OSError``."""
+    def move(self, host: str, interface_name: str) -> Endpoint:
+        """The NIC has another address, or its address is at another interface: listen there from now on.
+
+        To be called after ``listen``. Raises ``OSError``.
+        """
 
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: Purpose) -> Connection:
         """Begin to connect from this NIC; ``established`` or ``lost`` follows on a later turn of the loop.

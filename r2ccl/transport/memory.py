@@ -13,6 +13,7 @@ any cryptography.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -311,9 +312,10 @@ class MemoryDevice:
         self.fabric.listen(self, endpoint)
         return endpoint
 
-    def move(self, host: str) -> Endpoint:
+    def move(self, host: str, interface_name: str) -> Endpoint:
         if self._receiver is None:
             raise ValueError("a device must listen before it moves: it has no receiver yet")
+        self.nic = dataclasses.replace(self.nic, name=interface_name)
         self.fabric.vacate(self)
         self._endpoint = self.fabric.reserve(self, host)
         return self.listen(self._receiver)

@@ -326,10 +326,8 @@ def _is_link_local(host: str) -> bool:
         return False
 
 
-def find_nics(
-    nics: str, spare_nics: str, *, rendezvous_is_loopback: bool, environ: Mapping[str, str]
-) -> tuple[Nic, ...]:
-    """This rank's NICs, by the settings ``nics`` and ``spare_nics`` and what the system has; the log says what and why.
+def find_nics(nics: str, spare_nics: str, *, rendezvous_is_loopback: bool, environ: Mapping[str, str]) -> Selection:
+    """This rank's NICs, by the settings ``nics`` and ``spare_nics`` and what the system has, and why not the others.
 
     ``environ`` is asked for NCCL's and gloo's settings. Raises :class:`ConfigurationError`.
     """
@@ -341,8 +339,8 @@ def find_nics(
     for nic in selection.nics:
         log.info("nic=%d name=%s address=%s spare=%s", nic.index, nic.name, nic.endpoint.host, nic.spare)
     for left_out in selection.left_out:
-        log.info("nic left out: %s: %s", left_out.name, left_out.reason)
-    return selection.nics
+        log.debug("nic left out: %s: %s", left_out.name, left_out.reason)
+    return selection
 
 
 def discover() -> list[Interface]:

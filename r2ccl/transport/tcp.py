@@ -96,19 +96,20 @@ class TcpDevice:
         assert self._endpoint is not None
         return self._endpoint
 
-    def move(self, host: str) -> Endpoint:
+    def move(self, host: str, interface_name: str) -> Endpoint:
         """See :class:`~r2ccl.transport.interface.Device`. Connections from the old address are left to end."""
         assert self._receiver is not None, "a device listens before it moves"
         assert self._endpoint is not None
         self._stop_listening()
         # The same port, if it is free: a peer that hears nothing of a new one may still find us.
-        self.nic = dataclasses.replace(self.nic, endpoint=dataclasses.replace(self._endpoint, host=host))
+        at = dataclasses.replace(self._endpoint, host=host)
+        self.nic = dataclasses.replace(self.nic, name=interface_name, endpoint=at)
         try:
             return self.listen(self._receiver)
         except OSError as taken:
             if taken.errno != errno.EADDRINUSE:
                 raise
-        self.nic = dataclasses.replace(self.nic, endpoint=dataclasses.replace(self._endpoint, host=host, port=0))
+        self.nic = dataclasses.replace(self.nic, endpoint=dataclasses.replace(at, port=0))
         return self.listen(self._receiver)
 
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: WirePurpose) -> TcpConnection:

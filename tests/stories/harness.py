@@ -244,7 +244,7 @@ class Stage:
     def count(self) -> None:
         """Chunks since the last count, per rank and NIC."""
         for rank, runtime in enumerate(self.world.runtimes):
-            nics: dict[str, Any] = runtime.shared.counters.snapshot()["nics"]  # type: ignore[assignment]
+            nics: dict[str, Any] = runtime.shared.counters.snapshot()["nics"]
             parts = []
             for nic, counters in sorted(nics.items()):
                 before = self._counted.get((rank, nic), {})

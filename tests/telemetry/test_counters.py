@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from r2ccl.telemetry.counters import Counters
+from r2ccl.telemetry.counters import Counters, no_traffic, retransmit_ratio
 
 
 def test_a_link_is_made_once_and_kept() -> None:
@@ -39,9 +39,23 @@ def test_a_snapshot_sums_per_nic_and_over_all() -> None:
         "nic0->rank2": 20,
         "nic1->rank1": 300,
     }
+    peers = {name: row["sent_bytes"] for name, row in snapshot["peers"].items()}
+    assert peers == {"rank1": 310, "rank2": 20}
     total = snapshot["total"]
     assert isinstance(total, dict)
     assert total["sent_bytes"] == 330
+
+
+def test_without_traffic_a_snapshot_is_all_noughts() -> None:
+    snapshot = Counters().snapshot()
+    assert snapshot["total"] == no_traffic()
+    assert not any(no_traffic().values())
+    assert (snapshot["nics"], snapshot["peers"], snapshot["links"]) == ({}, {}, {})
+
+
+def test_the_retransmit_ratio_is_resent_bytes_by_sent_bytes() -> None:
+    assert retransmit_ratio(no_traffic()) == 0.0
+    assert retransmit_ratio({**no_traffic(), "sent_bytes": 200, "resent_bytes": 50}) == 0.25
 
 
 def test_a_snapshot_survives_json_unchanged_and_does_not_move_any_more() -> None:

@@ -25,6 +25,22 @@ def test_an_event_reads_as_one_line() -> None:
     assert str(event) == "nic=nic1 UP->DOWN cause=carrier op=412"
 
 
+def test_a_change_says_in_which_epoch_and_operation_it_happened() -> None:
+    log = EventLog(HandClock())
+    log.moment = lambda: {"epoch": 7, "op": 412}
+    change = log.record("nic", nic="nic1", change="UP->DOWN", cause="carrier", device="eth1")
+    assert str(change) == "nic=nic1 UP->DOWN cause=carrier epoch=7 op=412 device=eth1"
+    assert (change.fields["epoch"], change.fields["op"]) == (7, 412)
+    assert str(log.record("lane", lane=1, change="A->B", link="x")) == "lane=1 A->B epoch=7 op=412 link=x"
+    assert str(log.record("waiting", op=3)) == "waiting op=3"
+
+
+def test_what_an_event_says_of_its_operation_itself_holds() -> None:
+    log = EventLog(HandClock())
+    log.moment = lambda: {"epoch": 7, "op": 412}
+    assert str(log.record("x", change="A->B", cause="c", op=5)) == "x A->B cause=c epoch=7 op=5"
+
+
 def test_a_name_that_no_field_repeats_comes_first() -> None:
     event = EventLog(HandClock()).record("failover", lane=3, gap_s=0.0123456789)
     assert str(event) == "failover lane=3 gap_s=0.0123457"
@@ -85,6 +101,28 @@ def test_each_event_goes_to_the_logger_at_its_level(caplog: pytest.LogCaptureFix
         ("r2ccl", logging.INFO, "nic=nic0 DOWN->UP"),
         ("r2ccl", logging.WARNING, 'laggards ranks="[2, 3]"'),
     ]
+
+
+def test_the_rank_stands_before_each_line_of_the_log_and_not_in_the_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = EventLog(HandClock(), rank=3)
+    with caplog.at_level(logging.INFO, logger="r2ccl"):
+        event = log.record("nic", nic="nic0", change="DOWN->UP")
+    assert str(event) == "nic=nic0 DOWN->UP"
+    assert caplog.messages == ["rank 3 nic=nic0 DOWN->UP"]
+
+
+def test_a_trace_is_logged_where_the_log_is_open_that_far_and_never_kept(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog(HandClock())
+    log.moment = lambda: {"epoch": 0, "op": 1}
+    with caplog.at_level(logging.INFO, logger="r2ccl"):
+        log.trace("session", change="DOWN->DIALLING")
+    assert caplog.messages == []
+    with caplog.at_level(logging.DEBUG, logger="r2ccl"):
+        log.trace("session", change="DOWN->DIALLING")
+    assert caplog.record_tuples == [("r2ccl", logging.DEBUG, "session DOWN->DIALLING epoch=0 op=1")]
+    assert len(log) == log.last_sequence == 0
 
 
 def test_an_events_fields_cannot_be_changed_afterwards() -> None:

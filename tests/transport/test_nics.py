@@ -263,7 +263,7 @@ def test_what_is_honoured_chosen_and_left_out_is_logged(caplog):
     caplog.set_level(logging.INFO)
     (loopback,) = (interface.name for interface in discover() if "127.0.0.1" in interface.addresses)
     environ = {"GLOO_SOCKET_IFNAME": loopback}
-    (nic,) = find_nics("", "", rendezvous_is_loopback=True, environ=environ)
+    (nic,) = find_nics("", "", rendezvous_is_loopback=True, environ=environ).nics
     assert nic.endpoint == Endpoint("inet", "127.0.0.1", 0)
     assert f"R2CCL_NICS is not set; going by GLOO_SOCKET_IFNAME={loopback}" in caplog.text
     assert f"nic=0 name={loopback} address=127.0.0.1" in caplog.text
