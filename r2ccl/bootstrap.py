@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, assert_never
 
@@ -24,6 +24,7 @@ from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
 from r2ccl.errors import ConfigurationError, RendezvousError
+from r2ccl.progress import ProgressThread
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
 from r2ccl.rendezvous.meeting import Meeting
@@ -46,12 +47,34 @@ WrapDevice = Callable[[Device], Device]
 class Connecting:
     """What :func:`connect` returns: await it, or enter it with ``async with``."""
 
-    def __init__(self, start: Callable[[], Any]) -> None:
+    def __init__(
+        self, start: Callable[[ProgressThread | None], Coroutine[Any, Any, Communicator]], on_a_thread: bool
+    ) -> None:
         self._start = start
+        self._on_a_thread = on_a_thread
         self._communicator: Communicator | None = None
 
     def __await__(self) -> Generator[Any, None, Communicator]:
-        return self._start().__await__()  # type: ignore[no-any-return]
+        if self._on_a_thread:
+            return self._on_thread().__await__()
+        return self._start(None).__await__()
+
+    async def _on_thread(self) -> Communicator:
+        thread = ProgressThread()
+        try:
+            return await asyncio.wrap_future(thread.run(self._start(thread)))
+        except BaseException:
+            thread.stop()
+            raise
+
+    def wait(self) -> Communicator:
+        """Connect without a loop, on a thread of its own."""
+        thread = ProgressThread()
+        try:
+            return thread.run(self._start(thread)).result()
+        except BaseException:
+            thread.stop()
+            raise
 
     async def __aenter__(self) -> Communicator:
         self._communicator = await self
@@ -78,16 +101,18 @@ def connect(
 ) -> Connecting:
     """Find the other ranks, connect to all of them, and return the communicator of all ranks.
 
-    ``rank``, ``size`` and ``rendezvous`` (``"tcp://host:port"`` of rank 0) default to RANK, WORLD_SIZE, MASTER_ADDR and
-    MASTER_PORT of the environment; ``nics`` to R2CCL_NICS, ``secret`` to R2CCL_SECRET or R2CCL_SECRET_FILE; ``timeout``
-    (seconds, for finding one another) to R2CCL_CONNECT_TIMEOUT. ``progress`` is ``"loop"``: everything runs on the
-    calling loop. Further keywords are settings by name, see ``r2ccl.config.Settings``. ``wrap_device`` is for tests.
+    ``rank``, ``size`` and ``rendezvous`` (``"tcp://host:port"`` of rank 0) default to what the launcher says: torchrun,
+    ``r2ccl run`` (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), mpirun, srun, or a Kubernetes indexed job. ``nics``
+    defaults to R2CCL_NICS, ``secret`` to R2CCL_SECRET or R2CCL_SECRET_FILE; ``timeout`` (seconds, for finding one
+    another) to R2CCL_CONNECT_TIMEOUT. ``progress`` says where everything runs: on the calling loop (``"loop"``), or on
+    a thread of its own (``"thread"``), where repairs do not wait for a program that computes, and calls may come from
+    any thread. Further keywords are settings by name, see ``r2ccl.config.Settings``. ``wrap_device`` is for tests.
 
     Await it, or use it with ``async with``. Raises :class:`~r2ccl.errors.ConfigurationError` at once, and when awaited
     :class:`~r2ccl.errors.RendezvousError` or :class:`~r2ccl.errors.AuthenticationError`; everything is closed then.
     """
-    if progress != "loop":
-        raise ConfigurationError(f'progress={progress!r}: only "loop" is supported')
+    if progress not in ("loop", "thread"):
+        raise ConfigurationError(f'progress={progress!r} must be "loop" or "thread"')
     given = {"nics": nics, "secret": secret, "connect_timeout_s": timeout, **settings}
     reading = read_settings(arguments={name: value for name, value in given.items() if value is not None})
     chosen = reading.settings
@@ -99,7 +124,11 @@ def connect(
     except BaseException:
         close_log()
         raise
-    return Connecting(lambda: _connect_and_log(placement, chosen, wrap_device, close_log))
+
+    def start(thread: ProgressThread | None) -> Coroutine[Any, Any, Communicator]:
+        return _connect_and_log(placement, chosen, wrap_device, close_log, thread)
+
+    return Connecting(start, progress == "thread")
 
 
 def _log_settings(reading: Reading) -> None:
@@ -112,11 +141,15 @@ def _log_settings(reading: Reading) -> None:
 
 
 async def _connect_and_log(
-    placement: Placement, settings: Settings, wrap_device: WrapDevice | None, close_log: Callable[[], None]
+    placement: Placement,
+    settings: Settings,
+    wrap_device: WrapDevice | None,
+    close_log: Callable[[], None],
+    thread: ProgressThread | None,
 ) -> Communicator:
     """Connect; the log stays open until the communicator has ended."""
     try:
-        communicator = await _connect(placement, settings, wrap_device)
+        communicator = await _connect(placement, settings, wrap_device, thread)
     except BaseException:
         close_log()
         raise
@@ -124,7 +157,9 @@ async def _connect_and_log(
     return communicator
 
 
-async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDevice | None) -> Communicator:
+async def _connect(
+    placement: Placement, settings: Settings, wrap_device: WrapDevice | None, thread: ProgressThread | None
+) -> Communicator:
     loop = asyncio.get_running_loop()
     selection = find_nics(
         settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
@@ -149,7 +184,8 @@ async def _connect(placement: Placement, settings: Settings, wrap_device: WrapDe
         raise
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
-    return await _join(settings, placement, rendezvous, opened, dataclasses.replace(selection, nics=announced))
+    selection = dataclasses.replace(selection, nics=announced)
+    return await _join(settings, placement, rendezvous, opened, selection, thread)
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
@@ -180,13 +216,18 @@ def _meeting(placement: Placement, settings: Settings) -> Meeting:
 
 
 async def _join(
-    settings: Settings, placement: Placement, rendezvous: Rendezvous, devices: list[Device], selection: Selection
+    settings: Settings,
+    placement: Placement,
+    rendezvous: Rendezvous,
+    devices: list[Device],
+    selection: Selection,
+    thread: ProgressThread | None,
 ) -> Communicator:
     clock = MonotonicClock()
     loop = asyncio.get_running_loop()
     shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, EventLog(clock, rank=placement.rank))
     runtime = Runtime(shared, devices)
-    communicator = world(runtime)
+    communicator = world(runtime, thread, placement.local_rank)
     try:
         runtime.start()
         try:

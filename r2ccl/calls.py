@@ -48,8 +48,9 @@ def in_place(kind: CollectiveKind, x: Any, op: Op | None, root: int, writable: b
     return Asked(Call(kind, buffer.array.dtype, buffer.dtype_name, buffer.count, op, root), (buffer,), x)
 
 
-def barrier(nothing: Buffer) -> Asked:
+def barrier() -> Asked:
     """No array at all."""
+    nothing = buffers.view(np.empty(0, np.uint8), True, "barrier")
     return Asked(Call(CollectiveKind.BARRIER, nothing.array.dtype, nothing.dtype_name, 0), (nothing,), None)
 
 
@@ -59,9 +60,7 @@ def reduce(who: Ranks, x: Any, root: int, op: Op) -> Asked:
     buffer = buffers.view(x, is_root, "reduce")
     region = (Region(0, buffer.count, 0, 0),)
     layout = Layout(region, region if is_root else ())
-    call = Call(
-        CollectiveKind.REDUCE, buffer.array.dtype, buffer.dtype_name, buffer.count, op, root, layout=layout
-    )
+    call = Call(CollectiveKind.REDUCE, buffer.array.dtype, buffer.dtype_name, buffer.count, op, root, layout=layout)
     return Asked(call, (buffer,), x if is_root else None)
 
 
@@ -79,9 +78,7 @@ def reduce_scatter(who: Ranks, out: Any, x: Any, op: Op) -> Asked:
     mine = buffers.view(out, True, "reduce_scatter")
     whole, parts = _whole(who, x, False, "reduce_scatter", mine)
     if parts[who.rank] != mine.count:
-        raise UsageError(
-            f"reduce_scatter: out has {mine.count} elements, and this rank's part of x {parts[who.rank]}"
-        )
+        raise UsageError(f"reduce_scatter: out has {mine.count} elements, and this rank's part of x {parts[who.rank]}")
     return _in_parts(CollectiveKind.REDUCE_SCATTER, who, mine, whole, parts, out, reads_whole=True, op=op)
 
 
@@ -158,10 +155,10 @@ def fused(asked: Sequence[Asked]) -> Asked:
     regions = []
     start = 0
     for index, one in enumerate(asked):
-        regions.append(Region(start, start + one.call.count, index, 0))
-        start += one.call.count
+        regions.append(Region(start, start + one.call.elements, index, 0))
+        start += one.call.elements
     layout = Layout(tuple(regions), tuple(regions))
-    call = first._replace(count=start, layout=layout, arrays=len(asked))
+    call = first._replace(elements=start, layout=layout, arrays=len(asked))
     return Asked(call, tuple(one.arrays[0] for one in asked), None)
 
 
@@ -190,7 +187,13 @@ def _in_parts(
 
 @lru_cache(maxsize=1024)
 def _part_layout(
-    rank: int, parts: tuple[int, ...], arrays: int, in_place: bool, reads_part: bool, reads_whole: bool, writes_whole: bool
+    rank: int,
+    parts: tuple[int, ...],
+    arrays: int,
+    in_place: bool,
+    reads_part: bool,
+    reads_whole: bool,
+    writes_whole: bool,
 ) -> Layout:
     bounds = list(pairwise(accumulate(parts, initial=0)))
     start, stop = bounds[rank]

@@ -3,220 +3,269 @@
     async with r2ccl.connect() as comm:
         await comm.all_reduce(x)
 
-Everything runs on the event loop that ``connect`` was awaited on. Calls number their operation at once and return a
-:class:`~r2ccl.actors.work.Work`; several may be in flight, and all ranks must call them in the same order.
+Calls number their operation at once and return a :class:`~r2ccl.actors.work.Work`; several may be in flight, and all
+ranks must call them in the same order. Everything runs on the event loop that ``connect`` was awaited on, or, with
+``progress="thread"``, on one of its own, and then calls may come from any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import TracebackType
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from r2ccl import buffers
-from r2ccl.actors.coordinator import Coordinator
-from r2ccl.actors.planning import Plans
-from r2ccl.actors.report import stats
+from r2ccl import calls
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.work import Work
-from r2ccl.errors import CommunicatorClosed, UsageError
+from r2ccl.batch import Batch
+from r2ccl.calls import Asked
+from r2ccl.errors import UsageError
+from r2ccl.handle import Handle
 from r2ccl.ids import WORLD_PARENT, communicator_id
-from r2ccl.planner.picture import first_picture
+from r2ccl.objects import ObjectBroadcasts, pack_object
 from r2ccl.planner.requests import CollectiveKind
+from r2ccl.progress import ProgressThread
 from r2ccl.reduction import Op
-from r2ccl.telemetry.counters import Counters
-from r2ccl.telemetry.event_log import EventLog
-from r2ccl.topology import AddressBook
+from r2ccl.vocabulary import ANY
 
 
-class Communicator:
-    """A group of ranks that call collectives together. Made by :func:`connect`; one loop, one thread.
+class Communicator(Handle):
+    """A group of ranks that call collectives together. Made by :func:`connect`, :meth:`split` and :meth:`new_group`.
 
-    Attributes: ``rank`` (this process, 0 <= rank < size), ``size``.
+    Attributes: ``rank`` (this process, 0 <= rank < size), ``size``, ``members`` (each rank's rank in the job).
 
-    Every collective numbers itself when it is called, and returns a ``Work`` to await. All ranks call the same
-    collectives in the same order with the same element counts, dtypes and ops; a difference raises
-    :class:`~r2ccl.errors.CollectiveMismatch` on all. From the call until the ``Work`` is done the tensor is on loan:
-    neither read nor write it. After any error but :class:`~r2ccl.errors.UsageError` the contents of unfinished
-    operations' tensors are undefined, they belong to the caller again, and the communicator refuses work.
+    Arrays are numpy arrays, torch tensors on the CPU, or anything with the buffer protocol or DLPack, contiguous: any
+    integer type, bool, float16, float32, float64, bfloat16 and complex. They are used where they are, without a copy.
+    From the call until its ``Work`` is done they are on loan: neither read nor write them.
+
+    All ranks call the same collectives in the same order with the same counts, dtypes, ops and roots; a difference
+    raises :class:`~r2ccl.errors.CollectiveMismatch` on all. Every call takes ``timeout=`` in seconds (default:
+    R2CCL_TIMEOUT_SEC, 0 for none). Calls raise :class:`~r2ccl.errors.UsageError` at once, before anything is numbered;
+    awaiting their Work raises PeerLost, CollectiveMismatch, CollectiveTimeout or CommunicatorAborted. After any of
+    these the contents of unfinished operations' arrays are undefined, they belong to the caller again, and the
+    communicator refuses work. Errors name ranks of the job.
     """
 
-    def __init__(self, runtime: Runtime, coordinator: Coordinator, plans: Plans) -> None:
-        self._runtime = runtime
-        self._coordinator = coordinator
-        self._plans = plans
-        self._nothing = buffers.view(np.empty(0, np.uint8), True, "barrier")
-        self._in_child = False
-        self._when_closed: list[Callable[[], None]] = []
-        self.rank = runtime.shared.rank
-        self.size = runtime.shared.size
+    def __init__(
+        self,
+        runtime: Runtime,
+        number: int,
+        members: tuple[int, ...],
+        thread: ProgressThread | None = None,
+        local_rank: int | None = None,
+    ) -> None:
+        super().__init__(runtime, number, members, thread, local_rank)
+        self._objects: ObjectBroadcasts | None = None
+        self._groups_made: dict[tuple[int, ...], int] = {}
 
-    @property
-    def epoch(self) -> int:
-        """Version of the agreed picture of the network."""
-        return self._plans.epoch
-
-    @property
-    def counters(self) -> Counters:
-        """What was sent, resent, received, per NIC and peer."""
-        return self._runtime.shared.counters
-
-    @property
-    def events(self) -> EventLog:
-        """State changes: links and NICs going down and up, lanes moving, failures."""
-        return self._runtime.shared.events
+    # Collectives.
 
     def all_reduce(self, x: Any, op: Op = Op.SUM, *, timeout: float | None = None) -> Work:
         """Combine ``x`` of all ranks element by element; the result replaces ``x`` on every rank, the same bits on all.
 
-        ``x``: numpy array, or anything with the buffer protocol or DLPack, contiguous and writable; any integer type,
-        bool, float16, float32, float64, bfloat16, and complex numbers with SUM and PRODUCT. ``timeout`` in seconds;
-        default: R2CCL_TIMEOUT_SEC, 0 for none.
-        Returns a Work whose result is ``x``. Raises :class:`~r2ccl.errors.UsageError` at once, before anything is
-        numbered; awaiting the Work raises PeerLost, CollectiveMismatch, CollectiveTimeout or CommunicatorAborted.
+        ``op``: see :class:`~r2ccl.Op`; of complex numbers SUM and PRODUCT. Returns a Work whose result is ``x``.
         """
-        if not isinstance(op, Op):
-            raise UsageError(f"all_reduce: op={op!r} is none of {', '.join(Op.__members__)}")
-        self._refuse_if_closed()
-        buffer = buffers.view(x, True, "all_reduce")
-        return self._submit(CollectiveKind.ALL_REDUCE, buffer, op, 0, x, timeout)
+        return self._submit(self._all_reduce(x, op), timeout)
 
     def broadcast(self, x: Any, root: int, *, timeout: float | None = None) -> Work:
-        """Copy ``x`` of rank ``root`` into ``x`` of all others. Arguments and errors as :meth:`all_reduce`.
+        """Copy ``x`` of rank ``root`` into ``x`` of all others. Returns a Work whose result is ``x``.
 
         On ``root`` itself ``x`` is only read, and may be read-only. There the Work ends when those it sends to have
         called too and hold ``x``; up to R2CCL_EAGER_BYTES it ends at once, for ``x`` goes out from a copy, and a
         difference of calls is then raised by the root's next call.
         """
-        if type(root) is not int or not 0 <= root < self.size:
-            raise UsageError(f"broadcast: root={root!r} is no rank; ranks go from 0 to {self.size - 1}")
+        return self._submit(self._broadcast(x, root), timeout)
+
+    def reduce(self, x: Any, root: int, op: Op = Op.SUM, *, timeout: float | None = None) -> Work:
+        """Combine ``x`` of all ranks; the result replaces ``x`` on rank ``root``. Elsewhere ``x`` is only read.
+
+        The Work's result is ``x`` at the root, None elsewhere.
+        """
+        self._check_op("reduce", op)
+        self._check_root("reduce", root)
+        return self._submit(calls.reduce(self._who, x, root, op), timeout)
+
+    def all_gather(self, x: Any, *, timeout: float | None = None) -> Work:
+        """``x`` of all ranks, equal in shape and dtype. The Work's result is a list of arrays like ``x`` in order of
+        rank, which lie next to one another in new memory (torch tensors if ``x`` is one, else numpy arrays)."""
         self._refuse_if_closed()
-        buffer = buffers.view(x, root != self.rank, "broadcast")
-        return self._submit(CollectiveKind.BROADCAST, buffer, None, root, x, timeout)
+        return self._submit(calls.gather_all(self._who, x), timeout)
+
+    def all_gather_into(self, out: Any, x: Any, *, timeout: float | None = None) -> Work:
+        """``x`` of all ranks in order of rank into ``out``: an array, cut into parts whose lengths differ by at most
+        one element, the longer ones first, or a list with an array for each rank, of any lengths. ``x`` may be this
+        rank's part of ``out`` itself; then nothing is copied. The Work's result is ``out``."""
+        self._refuse_if_closed()
+        return self._submit(calls.all_gather(self._who, out, x), timeout)
+
+    def reduce_scatter(self, out: Any, x: Any, op: Op = Op.SUM, *, timeout: float | None = None) -> Work:
+        """Combine ``x`` of all ranks, and leave each rank its part in ``out``. ``x`` is an array, cut into parts whose
+        lengths differ by at most one element, the longer ones first, or a list with an array for each rank, of any
+        lengths. It is only read; ``out`` may be this rank's part of it. The Work's result is ``out``."""
+        self._check_op("reduce_scatter", op)
+        return self._submit(calls.reduce_scatter(self._who, out, x, op), timeout)
+
+    def gather(self, x: Any, root: int, *, timeout: float | None = None) -> Work:
+        """``x`` of all ranks, equal in shape and dtype, to rank ``root``. There the Work's result is a list as of
+        :meth:`all_gather`, elsewhere None."""
+        self._check_root("gather", root)
+        return self._submit(calls.gather(self._who, x, root), timeout)
+
+    def scatter(self, out: Any, xs: Any, root: int, *, timeout: float | None = None) -> Work:
+        """``xs[rank]`` of rank ``root`` into ``out`` of each rank. ``xs``: a list with an array for each rank, all as
+        long as ``out``, or one array of all of them; None elsewhere. The Work's result is ``out``."""
+        self._check_root("scatter", root)
+        return self._submit(calls.scatter(self._who, out, xs, root), timeout)
+
+    def all_to_all(
+        self,
+        out: Any,
+        x: Any,
+        out_counts: Sequence[int] | None = None,
+        counts: Sequence[int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Work:
+        """Block j of ``x`` to rank j; block i of ``out`` from rank i. Blocks are equal, or have ``counts`` elements of
+        ``x`` and ``out_counts`` of ``out``, which all ranks then must pass. What one sends and another expects must
+        agree. ``x`` is only read. The Work's result is ``out``."""
+        self._refuse_if_closed()
+        return self._submit(calls.all_to_all(self._who, out, x, out_counts, counts), timeout)
 
     def barrier(self, *, timeout: float | None = None) -> Work:
-        """Done when every rank has called it. Errors as :meth:`all_reduce`."""
+        """Done when every rank has called it."""
         self._refuse_if_closed()
-        return self._submit(CollectiveKind.BARRIER, self._nothing, None, 0, None, timeout)
+        return self._submit(calls.barrier(), timeout)
 
-    def _submit(
-        self, kind: CollectiveKind, buffer: buffers.Buffer, op: Op | None, root: int, result: Any, timeout: float | None
-    ) -> Work:
-        if timeout is None:
-            timeout = self._runtime.shared.settings.timeout_s
-        elif not _is_positive(timeout):
-            raise UsageError(f"{kind.value}: timeout={timeout!r} must be a positive number of seconds, or None")
-        else:
-            timeout = float(timeout)  # numpy's numbers do not go on the wire
-        planned = self._plans.plan(kind, buffer, op, root)
-        return self._coordinator.submit(planned, buffer, result, timeout)
+    def broadcast_object(self, obj: Any, root: int, *, timeout: float | None = None) -> Work:
+        """A small object of rank ``root`` to all: what msgpack can carry (None, bools, numbers, str, bytes, lists,
+        dicts), at most 16 MiB packed. Never pickled. The Work's result is the object; tuples arrive as lists. Elsewhere
+        ``obj`` is ignored."""
+        self._check_root("broadcast_object", root)
+        limit_s = self._limit_s("broadcast_object", timeout)
+        packed = pack_object(obj) if root == self.rank else None
+        work = Work(f"broadcast_object(root={root})", None, self._runtime.shared.thread)
+        self._cross(work, self._broadcast_object, packed, root, work, limit_s)
+        return work
 
-    def _refuse_if_closed(self) -> None:
-        if self._in_child:
-            raise CommunicatorClosed(
-                "this process is a fork of the one that owns the communicator: connect() anew here"
-            )
-        if self._runtime.is_closing:
-            raise CommunicatorClosed("the communicator is closed")
+    def batch(self) -> Batch:
+        """Calls to be sent together: many small arrays in few operations. ``with comm.batch() as batch:`` and then
+        ``batch.all_reduce(x)``, ``batch.broadcast(x, root)``; see :class:`~r2ccl.batch.Batch`."""
+        self._refuse_if_closed()
+        thread = self._runtime.shared.thread
+        return Batch(
+            self._all_reduce,
+            self._broadcast,
+            lambda asked: Work(asked.call.kind.value, asked.result, thread),
+            self._submit,
+        )
 
-    def stats(self) -> dict[str, Any]:
-        """Counters, measurements and states, ready for JSON. Numbers only grow, except for what is measured or waits.
+    # Messages.
 
-        - ``rank``, ``size``, ``epoch``; ``operations``: how many were ``called``, are ``running``, are ``waiting``.
-        - ``ccl_retransmit_ratio``: resent bytes / sent bytes, from 0 to 1; also in each of ``nics`` and ``peers``.
-        - ``nics``, by ``nic0`` ...: ``device``, ``address``, ``state`` (``up``, ``down``), ``spare``, ``speed_mbit_s``
-          (0: unknown), ``mtu_bytes``, and
-            - ``bandwidth_bytes_s``: measured, of its fastest lane; None before enough was sent to tell;
-            - ``rtt_s``: seconds, the kernel's smoothed estimate, of its shortest link; None while no link is up;
-            - ``sent_bytes``, ``sent_chunks``: payloads that went out, those sent again included; ``resent_bytes``,
-              ``resent_chunks``: the part that had gone out before; ``received_bytes``, ``received_chunks``: what
-              arrived whole; ``duplicate_chunks``: had been there already; ``spoiled_chunks``: wrong checksum;
-              ``acks_sent``, ``acks_received``: frames.
-        - ``peers``, by ``rank1`` ...: ``state`` (``alive``, ``doubted``, ``cut off``, ``left``, ``gone``), ``links_up``
-          (how many), ``bandwidth_bytes_s`` (of all lanes together), ``rtt_s`` and the same counters.
-        - ``links``, by ``nic0->rank1.nic0`` ...: ``state`` (``absent``, ``dialling``, ``probation``, ``up``, ``down``),
-          ``cause`` of being down, ``flaps`` (losses in a row), ``rtt_s``.
-        - ``lanes``, by ``lane0->rank1`` ...: ``link``, ``bandwidth_bytes_s`` (``measured``, or the NIC's nominal one),
-          ``round_trip_s`` (seconds from sent to acknowledged), ``window_bytes``, ``outstanding_bytes``.
-        - ``counters``: the raw counters as ``total``, ``nics``, ``peers`` and ``links`` (NIC and peer), ``failovers``,
-          ``parked_bytes`` (arrived before their operation was called).
+    def send(self, x: Any, target: int, tag: int = 0, *, timeout: float | None = None) -> Work:
+        """Send ``x`` to rank ``target``, for the receive there whose turn it is among those with this ``tag``.
 
-        Network figures are those of the process: communicators share its links.
+        ``0 <= tag < 2**31``. Up to R2CCL_EAGER_BYTES the Work ends at once, for ``x`` goes out from a copy; else when
+        the receiver has it. A receive of another count or dtype raises CollectiveMismatch on both ranks.
         """
-        return stats(self._runtime, self._coordinator, self.rank, self.size, self.epoch)
+        peer = self._peer("send", target, tag)
+        asked = calls.message(x, False, "send", f"target={target}", tag)
+        planned = self._plans.message(asked.call, peer, tag, True)
+        work = Work(planned.call, x, self._runtime.shared.thread)
+        limit_s = self._limit_s("send", timeout)
+        self._cross(work, self._channels.send, peer, tag, planned, asked.arrays[0], work, limit_s)
+        return work
 
-    def report_carrier(self, nic: int, up: bool) -> None:
-        """Tell that a NIC of ours lost or found its carrier, where the system doesn't: for emulated NICs."""
-        if not self._runtime.is_closed:
-            self._runtime.nic_changed(nic, up, "carrier")
+    def recv(self, x: Any, source: int = ANY, tag: int = 0, *, timeout: float | None = None) -> Work:
+        """Receive into ``x`` what rank ``source``, or whoever is first with ``source=r2ccl.ANY``, sends with ``tag``.
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it ends well within it, not by it
-        """Wait for running operations, say goodbye, and end, within ``timeout`` seconds (R2CCL_CLOSE_TIMEOUT).
-
-        Lingers until all others close too, because they may still need answers. Never raises for what peers do; may be
-        called twice. Operations that are not done by then fail with :class:`~r2ccl.errors.CommunicatorClosed`.
+        The Work's result is ``x``; its ``source`` attribute says who sent it.
         """
-        if self._in_child or self._runtime.is_closed:
-            return
-        limit_s = self._runtime.shared.settings.close_timeout_s if timeout is None else timeout
-        clock = self._runtime.shared.clock
-        started = clock.now()
-        await self._coordinator.idle(limit_s)
-        try:
-            await self._runtime.close(max(0.0, limit_s - (clock.now() - started)))
-        finally:
-            # Also when it was cancelled, which ends the runtime all the same: nobody else would end what is unfinished.
-            if self._runtime.is_closed:
-                self._finish_close()
+        peer = None if source == ANY else self._peer("recv", source, tag)
+        if peer is None and self.size == 1:
+            raise UsageError("recv: there is no other rank")
+        self._check_tag("recv", tag)
+        asked = calls.message(x, True, "recv", f"source={'any' if peer is None else source}", tag)
+        work = Work(asked.call.words.partition("|")[2], x, self._runtime.shared.thread)
 
-    def abort(self) -> None:
-        """End at once, without a word to the others: they see this rank die. Unfinished operations fail here."""
-        if not self._in_child:
-            self._runtime.abort()
-            self._finish_close()
+        def plan_from(sender: int) -> Any:
+            work.source = self.members.index(sender)
+            return self._plans.message(asked.call, sender, tag, False)
 
-    def _finish_close(self) -> None:
-        self._coordinator.failing.close(CommunicatorClosed("the communicator is closed"))
-        for callback in self._when_closed:
-            callback()
-        self._when_closed.clear()
+        limit_s = self._limit_s("recv", timeout)
+        self._cross(work, self._channels.receive, peer, tag, plan_from, asked.arrays[0], work, limit_s)
+        return work
 
-    def when_closed(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the communicator has ended."""
-        self._when_closed.append(callback)
+    # Groups.
 
-    def close_in_child(self) -> None:
-        """After a fork, in the child: let go of every descriptor, say nothing, and refuse all calls."""
-        self._in_child = True
-        for port in self._runtime.ports:
-            port.device.close_in_child()
+    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Work:
+        """Make communicators: one for each ``color`` (>= 0), of the ranks that gave it, in order of ``key`` and then of
+        rank. All ranks call it. The Work's result is this rank's new communicator, or None if its color is None."""
+        for name, value in (("color", 0 if color is None else color), ("key", key)):
+            if type(value) is not int or not -(1 << 62) < value < 1 << 62 or (name == "color" and value < 0):
+                raise UsageError(
+                    f"split: {name}={value!r} must be an int" + (", 0 or more, or None" * (name == "color"))
+                )
+        self._refuse_if_closed()
+        mine = np.array([-1 if color is None else color, key], np.int64)
+        every = np.empty(2 * self.size, np.int64)
 
-    async def __aenter__(self) -> Communicator:
-        return self
+        def make(work: Work) -> None:
+            if work.error is not None:
+                return
+            chosen = sorted((int(every[2 * r + 1]), r) for r in range(self.size) if every[2 * r] == color)
+            members = tuple(self.members[rank] for _, rank in chosen)
+            work.returns(self._group(members, work.operation, color) if color is not None else None)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abort()
+        return self._submit(calls.all_gather(self._who, every, mine, "split"), timeout, make)
 
-    def __repr__(self) -> str:
-        state = "closed" if self._runtime.is_closed else "open"
-        return f"<Communicator rank {self.rank} of {self.size}, {state}>"
+    def new_group(self, ranks: Sequence[int]) -> Work:
+        """A communicator of these ranks of ours, in this order. Only they need call it, and no message is sent. The
+        Work's result is the communicator, or None on a rank that is not in it."""
+        self._refuse_if_closed()
+        chosen = tuple(ranks)
+        if not chosen or any(type(one) is not int or not 0 <= one < self.size for one in chosen):
+            raise UsageError(f"new_group: ranks={ranks!r} must be some of 0 to {self.size - 1}")
+        if len(set(chosen)) != len(chosen):
+            raise UsageError(f"new_group: ranks={ranks!r} names a rank twice")
+        work = Work(f"new_group({list(chosen)})", None, self._runtime.shared.thread)
+        self._cross(work, self._new_group, chosen, work)
+        return work
+
+    def _new_group(self, chosen: tuple[int, ...], work: Work) -> None:
+        if self.rank in chosen:
+            turn = self._groups_made[chosen] = self._groups_made.get(chosen, 0) + 1
+            members = tuple(self.members[rank] for rank in chosen)
+            # Below zero: no operation has such a number.
+            work.returns(self._group(members, -turn, zlib.crc32(str(chosen).encode())))
+        work.finish(None)
+
+    def _group(self, members: tuple[int, ...], operation: int, color: int) -> Communicator:
+        number = communicator_id(self._coordinator.communicator, operation, color)
+        return Communicator(self._runtime, number, members, self._thread)
+
+    # The way of a call.
+
+    def _all_reduce(self, x: Any, op: Op) -> Asked:
+        self._check_op("all_reduce", op)
+        return calls.in_place(CollectiveKind.ALL_REDUCE, x, op, 0, True)
+
+    def _broadcast(self, x: Any, root: int) -> Asked:
+        self._check_root("broadcast", root)
+        return calls.in_place(CollectiveKind.BROADCAST, x, None, root, root != self.rank)
+
+    def _broadcast_object(self, packed: bytes | None, root: int, work: Work, limit_s: float) -> None:
+        if self._objects is None:
+            number = communicator_id(self._coordinator.communicator, -1, -1)
+            hidden = Communicator(self._runtime, number, self.members, self._thread)
+            self._coordinator.failing.share_fate(hidden._coordinator.failing)
+            self._objects = ObjectBroadcasts(hidden.rank, hidden._submit_here)
+        self._objects.start(packed, root, work, limit_s)
 
 
-def _is_positive(number: Any) -> bool:
-    return isinstance(number, (int, float, np.number)) and bool(number > 0)
-
-
-def world(runtime: Runtime) -> Communicator:
+def world(runtime: Runtime, thread: ProgressThread | None = None, local_rank: int | None = None) -> Communicator:
     """The communicator of all ranks of a runtime."""
-    settings = runtime.shared.settings
-    book: AddressBook = runtime.shared.members
-    picture = first_picture(book, settings.chunk_bytes, settings.eager_bytes)
-    coordinator = runtime.coordinator(communicator_id(WORLD_PARENT, 0, 0))
-    return Communicator(runtime, coordinator, Plans(runtime.shared.rank, picture))
+    members = tuple(range(runtime.shared.size))
+    return Communicator(runtime, communicator_id(WORLD_PARENT, 0, 0), members, thread, local_rank)

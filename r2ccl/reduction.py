@@ -30,6 +30,7 @@ Array = npt.NDArray[Any]
 _Words = npt.NDArray[np.int32]
 _Constant = npt.NDArray[np.int32]
 
+
 class Reducer(Protocol):
     """Combines ``received`` with the own operand into ``destination``: equal-length arrays, of which none but the own
     operand may share memory with ``destination``. It may hold scratch memory, so each thread needs its own."""

@@ -14,17 +14,19 @@ FLOOR_TOP: Final = (
     "topology", "buffers", "reduction", "config", "clock",
     "telemetry.counters", "telemetry.event_log", "telemetry.log_output",
 )  # fmt: skip
-NAMES: Final = ("ids", "errors", "_version")
+NAMES: Final = ("ids", "errors", "vocabulary", "_version")
 FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
 MACHINERY: Final = (*FLOOR, *DECIDING, "rendezvous", "transport", "actors")
-PRODUCTION: Final = (*MACHINERY, "communicator", "bootstrap")
+SURFACE: Final = ("calls", "batch", "objects", "progress", "handle", "communicator")
+PRODUCTION: Final = (*MACHINERY, *SURFACE, "bootstrap", "blocking")
 
 #: What each room may import of r2ccl, besides itself. The most specific name wins; arrows go down only.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     # names: the standard library only
     "ids": (),
     "errors": (),
+    "vocabulary": (),
     "_version": (),
     # the floor
     "topology": NAMES,
@@ -45,8 +47,14 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     # thin shells
     "actors": (*FLOOR, *DECIDING, "transport.interface"),
     # composition roots, and the public names
-    "communicator": MACHINERY,
-    "bootstrap": (*MACHINERY, "communicator"),
+    "calls": MACHINERY,
+    "batch": (*MACHINERY, "calls"),
+    "objects": (*MACHINERY, "calls"),
+    "progress": NAMES,
+    "handle": (*MACHINERY, "calls", "progress"),
+    "communicator": (*MACHINERY, *SURFACE),
+    "bootstrap": (*MACHINERY, *SURFACE),
+    "blocking": (*MACHINERY, *SURFACE, "bootstrap"),
     "": PRODUCTION,
     "lab": (*PRODUCTION, ""),
     "sim": PRODUCTION,
@@ -62,7 +70,7 @@ IMPURE_MODULES: Final = frozenset(
 )
 #: Actors that know one another only by messages; whoever names them all wires them up.
 #: They put concrete parts together.
-COMPOSITION_ROOTS: Final = ("communicator", "bootstrap", "sim.world", "sim.checkers")
+COMPOSITION_ROOTS: Final = ("communicator", "actors.communicators", "bootstrap", "sim.world", "sim.checkers")
 CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator"))
 MUTABLE_CALLS: Final = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap", "bytearray", "count")

@@ -8,7 +8,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from r2ccl import buffers
+from r2ccl import calls
+from r2ccl.actors.work import Work
 from r2ccl.errors import CollectiveTimeout
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.protocol.collective import prepare
@@ -92,16 +93,20 @@ def test_pieces_of_a_thousand_ranks_that_wait_for_one_another_do_not_nest() -> N
     async def story(world: World) -> None:
         first = world.runtimes[0].coordinators[next(iter(world.runtimes[0].coordinators))]
         x = np.zeros(1, np.int64)
-        buffer = buffers.view(x, True, "all_reduce")
+        asked = calls.in_place(CollectiveKind.ALL_REDUCE, x, Op.SUM, 0, True)
         planned = dataclasses.replace(
-            world.communicators[0]._plans.plan(CollectiveKind.ALL_REDUCE, buffer, Op.SUM, 0),
+            world.communicators[0]._plans.plan(asked.call),
             waits=waits,
             send_spans=(),
             receive_spans=(((0, 8),),) * (ranks - 1),
+            receive_arrays=(0,) * (ranks - 1),
+            receive_pieces=((),) * (ranks - 1),
+            operands=(None,) * (ranks - 1),
             bulky_sources=(),
             targets=(),
         )
-        work = first.submit(planned, buffer, x, 0.0)
+        work = Work("all_reduce", x, world.runtimes[0].shared.thread)
+        first.submit(planned, asked.arrays, work, 0.0)
         operation = first.running[0]
         one = memoryview(np.ones(1, np.int64).tobytes())
         for receive in reversed(range(ranks - 1)):

@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from r2ccl import buffers
+from r2ccl import calls
 from r2ccl.errors import CommunicatorAborted, R2cclError
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.protocol.wire import Flag, Kind, checksum, pack_header
@@ -101,8 +101,8 @@ def test_a_chunk_that_came_before_its_call_and_does_not_fit_it_fails_the_operati
 
 
 def fingerprint_of(world: World, x: np.ndarray) -> int:
-    plans = world.communicators[1]._plans
-    return plans.plan(CollectiveKind.BROADCAST, buffers.view(x, True, "broadcast"), None, 1).fingerprint
+    asked = calls.in_place(CollectiveKind.BROADCAST, x, None, 1, True)
+    return world.communicators[1]._plans.plan(asked.call).fingerprint
 
 
 def test_a_chunk_with_a_number_beyond_any_transfer_ends_the_connection() -> None:

@@ -25,9 +25,7 @@ from r2ccl.buffers import Buffer
 from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
 from r2ccl.ids import channel_id
 from r2ccl.protocol.wire import Abort
-
-#: Tags fit a header's field, with room for what is ours.
-TAG_MAX = (1 << 31) - 1
+from r2ccl.vocabulary import TAG_MAX
 
 
 class Failures(Protocol):
@@ -138,7 +136,9 @@ class Channels:
         if known is not None:
             return known
         channel = self._channels[number] = self._open(number, (source, target))
-        channel.failing.on_failed.append(lambda error, abort: abort and self._host.failing.fail_with(abort))
+        channel.failing.on_failed.append(
+            lambda error, abort: None if abort is None else self._host.failing.fail_with(abort)
+        )
         if target == self._shared.rank:
             self._incoming.setdefault(tag, {})[source] = channel
             channel.inbox.on_unclaimed = lambda: self._match(tag)
@@ -206,6 +206,10 @@ class Channels:
             if abort is not None:
                 channel.failing.fail_with(abort)
         self._end_pending(error if abort is not None else CommunicatorClosed("the communicator is closed"))
+
+    def _channel_failed(self, error: R2cclError, abort: Abort | None) -> None:
+        if abort is not None:
+            self._host.failing.fail_with(abort)
 
     def _end_pending(self, error: R2cclError) -> None:
         pending, self._pending = self._pending, {}

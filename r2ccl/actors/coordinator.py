@@ -13,9 +13,10 @@ from typing import Any, assert_never
 import numpy as np
 
 from r2ccl.actors.actor import Actor, Mailbox
-from r2ccl.actors.arrivals import ArrivalsDesk, Inbox
+from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
+from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import (
     AbortAcknowledged,
     AbortHeard,
@@ -109,7 +110,7 @@ class Coordinator(Actor):
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
         operation.prepare()
-        if self.shared.one_sided and operation.planned.bulky_sources:
+        if self.shared.one_sided and operation.planned.bulky_sources and operation.planned.waits.program.receives:
             self._registrar.open(operation)
         for peer in operation.planned.bulky_sources:
             self.announce(operation, peer)

@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from r2ccl.actors.arrivals import ArrivalsDesk, Inbox
+from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
@@ -213,6 +214,11 @@ class Failing:
             self._coordinator.courier.tell(peer, Kind.ENTERED, answer.body())
 
     # Failing.
+
+    def share_fate(self, other: Failing) -> None:
+        """What fails one of the two fails both."""
+        self.on_failed.append(lambda error, abort: None if abort is None else other.fail_with(abort))
+        other.on_failed.append(lambda error, abort: None if abort is None else self.fail_with(abort))
 
     def fail_with(self, abort: Abort) -> None:
         """What belongs to this communicator failed: so does this."""

@@ -101,7 +101,10 @@ class Operation:
         planned = self.planned
         if planned.work_elements:
             like = self.arrays[0]
-            self.arrays = (*self.arrays, Buffer(np.empty(planned.work_elements, like.array.dtype), like.dtype_name, None))
+            self.arrays = (
+                *self.arrays,
+                Buffer(np.empty(planned.work_elements, like.array.dtype), like.dtype_name, None),
+            )
         self._copy(planned.first)
 
     def scatter(self, receive: int, payload: memoryview) -> None:

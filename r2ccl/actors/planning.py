@@ -34,7 +34,7 @@ class Call(NamedTuple):
     dtype: np.dtype[np.generic]
     dtype_name: str
     #: All elements of the larger of the collective's two states; all_to_all: all that this rank sends.
-    count: int
+    elements: int
     op: Op | None = None
     root: int = 0
     parts: tuple[int, ...] = ()
@@ -58,6 +58,7 @@ class Plans:
         self._picture = picture
         self._members = tuple(members)
         self._kept: dict[Call, Planned] = {}
+        self._messages: dict[tuple[Call, int, bool], Planned] = {}
         self._agreement = f"epoch {picture.epoch}, {picture.chunk_bytes}, {picture.eager_bytes}, {kernel_name()}"
 
     @property
@@ -77,21 +78,37 @@ class Plans:
     def _make(self, call: Call) -> Planned:
         reduce = None if call.op is None else reducer(np.dtype(call.dtype), call.op)
         item = call.dtype.itemsize
-        request = Request(call.kind, call.count, item, call.root, call.parts, call.out_parts, call.uneven)
+        request = Request(call.kind, call.elements, item, call.root, call.parts, call.out_parts, call.uneven)
         choice = choose(request, self._ranks, self._picture)
         program = build(choice, request, self._ranks, self._rank)
-        layout = in_place(call.count) if call.layout is None else call.layout
+        layout = in_place(call.elements) if call.layout is None else call.layout
         where = plan_memory(program, layout, call.arrays)
         waits = prepare(self._among_members(program), max(1, choice.chunk_bytes // item))
         return self._planned(call, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
 
-    def message(self, call: Call, program: Program) -> Planned:
-        """The plan of a message between two ranks, whose program needs no choice."""
-        request = Request(CollectiveKind.BROADCAST, call.count, call.dtype.itemsize)
-        chunk_bytes = choose(request, self._ranks, self._picture).chunk_bytes
-        waits = prepare(self._among_members(program), max(1, chunk_bytes // call.dtype.itemsize))
-        where = plan_memory(program, in_place(call.count), 1)
-        return self._planned(call, waits, where, None, "message")
+    def message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
+        """The plan of this rank's side of a message to or from ``peer``, a rank in the job."""
+        key = (call, peer, outgoing)
+        planned = self._messages.get(key)
+        if planned is None:
+            planned = self._make_message(call, peer, tag, outgoing)
+            if len(self._messages) >= PLANS_MAX:
+                self._messages.clear()
+            self._messages[key] = planned
+        return planned
+
+    def _make_message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
+        item, count = call.dtype.itemsize, call.elements
+        # Both sides choose alike: a message is a broadcast to one.
+        chunk_bytes = choose(Request(call.kind, count, item), self._ranks, self._picture).chunk_bytes
+        sends = (Send(tag, peer, 0, count, needs_ack=True),) if outgoing else ()
+        receives = () if outgoing else (Receive(tag, peer, 0, count),)
+        program = Program(self._members[self._rank], count, sends, receives)
+        where = plan_memory(program, in_place(count), 1)
+        planned = self._planned(call, prepare(program, max(1, chunk_bytes // item)), where, None, "message")
+        # A receiver that waits for any source must hear of what waits for its memory.
+        hears = (peer,) if count * item > self._picture.eager_bytes else ()
+        return dataclasses.replace(planned, step=tag, bulky_sources=hears)
 
     def _planned(self, call: Call, waits: Waits, where: MemoryPlan, reduce: Reducer | None, reason: str) -> Planned:
         program, item = waits.program, call.dtype.itemsize
@@ -195,7 +212,7 @@ def describe(call: Call) -> tuple[str, str]:
     if call.uneven:
         own = f"counts={_numbers(call.parts)}, out_counts={_numbers(call.out_parts)}"
         return f"{call.kind.value}({call.dtype_name})", f"{call.kind.value}({call.dtype_name}, {own})"
-    size = f"{call.dtype_name}[{call.count}]"
+    size = f"{call.dtype_name}[{call.elements}]"
     if len(set(call.parts)) > 1:
         words.append(f"parts={_numbers(call.parts)}")
     text = f"{call.kind.value}({', '.join([size, *words])})"

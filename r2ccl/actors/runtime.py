@@ -87,9 +87,7 @@ class Runtime:
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
-        self._partings = Partings(
-            shared, self.ports, self.courier, self.communicators.tell_all, self._wake_watchers
-        )
+        self._partings = Partings(shared, self.ports, self.courier, self.communicators.tell_all, self._wake_watchers)
         self._add_children()
 
     def _add_children(self) -> None:

@@ -20,17 +20,17 @@ class Work:
     Cancelling an await stops the waiting, never the operation: peers count on it, and the buffer stays on loan until
     it ends. A failed Work that nobody asked is logged once.
 
-    Attributes: ``call`` (in words), ``operation`` (its number in the communicator; -1 before it has one), ``source`` (of
-    a receive: whose message it got, known in the end; else None).
+    Attributes: ``call`` (in words), ``operation`` (its number in the communicator; -1 before it has one), ``source``
+    (of a receive: whose message it got, known in the end; else None).
     """
 
     __slots__ = (
         "__weakref__",
         "_awaited",
-        "_callbacks",
         "_done",
         "_error",
         "_events",
+        "_on_end",
         "_result",
         "_thread",
         "_waiters",
@@ -39,7 +39,7 @@ class Work:
         "source",
     )
 
-    def __init__(self, call: str, result: Any, thread: int) -> None:
+    def __init__(self, call: str, result: Any, thread: int, on_end: Callable[[Work], None] | None = None) -> None:
         self.operation = -1
         self.source: int | None = None
         self.call = call
@@ -52,7 +52,8 @@ class Work:
         #: Awaits, with the thread of their loop.
         self._waiters: list[tuple[asyncio.Future[None], int]] = []
         self._events: list[threading.Event] = []
-        self._callbacks: list[Callable[[], None]] = []
+        #: Called once, before anybody else hears that it is over.
+        self._on_end = on_end
 
     def done(self) -> bool:
         """Is it over, well or not?"""
@@ -70,7 +71,7 @@ class Work:
             entry = (waiter, threading.get_ident())
             self._waiters.append(entry)
             # It may have ended on its own thread before the waiter was there to be told.
-            if not self._done:
+            if not self.done():
                 try:
                     yield from waiter
                 finally:
@@ -90,7 +91,8 @@ class Work:
                 raise UsageError(f"{self.call}: wait() would block the loop that carries the operation: await it")
             event = threading.Event()
             self._events.append(event)
-            if not self._done and not event.wait(timeout):
+            # It may have ended before the event was there to be set.
+            if not self.done() and not event.wait(timeout):
                 raise TimeoutError(f"{self.call}: still under way after {timeout:g} s")
         self._awaited = True
         return self._outcome()
@@ -100,40 +102,29 @@ class Work:
             raise self._error
         return self._result
 
-    def then(self, convert: Callable[[Any], Any]) -> Work:
-        """A Work that ends with this one; its result is ``convert`` of this one's, called on the loop's thread."""
-        follower = Work(self.call, None, self._thread)
-
-        def follow() -> None:
-            self._awaited = True
-            if self._error is None:
-                follower._result = convert(self._result)
-            follower.operation = self.operation
-            follower.finish(self._error)
-
-        self.when_done(follow)
-        return follower
-
     # For those who carry it out, on its thread.
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back when it is over; at once if it is."""
-        if self._done:
-            callback()
-        else:
-            self._callbacks.append(callback)
+    @property
+    def error(self) -> BaseException | None:
+        """What it failed with, for who is told of its end."""
+        return self._error
 
-    def finish(self, error: BaseException | None, result: Any = None) -> None:
-        """It is over. Called once. ``result`` replaces what was to be returned, if it is not None."""
+    def hush(self) -> None:
+        """Somebody else tells of its failure."""
+        self._awaited = True
+
+    def returns(self, result: Any) -> None:
+        """What awaiting it returns, known at its end."""
+        self._result = result
+
+    def finish(self, error: BaseException | None) -> None:
+        """It is over. Called once."""
         assert not self._done, f"{self} ended twice"
-        if result is not None:
-            self._result = result
         self._error = error
+        if self._on_end is not None:
+            on_end, self._on_end = self._on_end, None
+            on_end(self)
         self._done = True
-        if self._callbacks:
-            callbacks, self._callbacks = self._callbacks, []
-            for callback in callbacks:
-                callback()
         for event in self._events:
             event.set()
         for waiter, thread in self._waiters:

@@ -1,4 +1,4 @@
-"""Where the positions of a schedule live in one rank's memory: what a send reads, where a receive lands, what is copied.
+"""Where a schedule's positions live in one rank's memory: what a send reads, where a receive lands, what is copied.
 
 A schedule works on one row of positions, the same on all ranks. A rank has the arrays that its caller passed, and work
 memory for what passes through. Each position has at most two places:

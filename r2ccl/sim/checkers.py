@@ -146,26 +146,26 @@ class Deliveries:
         coordinator.inbox.coordinator = self
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
-        """See :class:`~r2ccl.actors.arrivals.Coordinator`."""
+        """See :class:`~r2ccl.actors.inbox.Coordinator`."""
         self._count(operation, receive, chunk)
         self._coordinator.piece_arrived(operation, receive, chunk, scratch)
 
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:
-        """See :class:`~r2ccl.actors.arrivals.Coordinator`."""
+        """See :class:`~r2ccl.actors.inbox.Coordinator`."""
         self._count(operation, receive, chunk)
         self._coordinator.whole_arrived(operation, receive, chunk, payload)
 
     def calls_differ(self, header: Header) -> None:
-        """See :class:`~r2ccl.actors.arrivals.Coordinator`. All ranks call alike here, so nothing may differ."""
+        """See :class:`~r2ccl.actors.inbox.Coordinator`. All ranks call alike here, so nothing may differ."""
         self._complaints.add(f"rank {self._rank} thinks that calls differ: {header}")
         self._coordinator.calls_differ(header)
 
     def peer_reached(self, peer: int, operation: int) -> None:
-        """See :class:`~r2ccl.actors.arrivals.Coordinator`."""
+        """See :class:`~r2ccl.actors.inbox.Coordinator`."""
         self._coordinator.peer_reached(peer, operation)
 
     def flush_acks(self) -> None:
-        """See :class:`~r2ccl.actors.arrivals.Coordinator`."""
+        """See :class:`~r2ccl.actors.inbox.Coordinator`."""
         self._memory.look()
         self._coordinator.flush_acks()
 

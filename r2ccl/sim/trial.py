@@ -19,12 +19,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from r2ccl.actors.planning import Plans
 from r2ccl.actors.work import Work
 from r2ccl.communicator import Communicator
 from r2ccl.errors import PeerLost, R2cclError
 from r2ccl.ids import WORLD_PARENT, communicator_id
-from r2ccl.planner.picture import first_picture
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.reduction import Op
 from r2ccl.sim import loop as sim_loop
@@ -205,9 +203,8 @@ class Trial:
             most = len(runtime.shared.peers) * settings.credit_bytes
             if (stranded := stranded_bytes(runtime)) > most:
                 self.complaints.add(f"rank {rank} kept {stranded} bytes for a communicator to come, of at most {most}")
-            plans = Plans(rank, first_picture(runtime.shared.members, settings.chunk_bytes, settings.eager_bytes))
-            coordinator = runtime.coordinator(communicator_id(WORLD_PARENT, 0, number))
-            handle = Communicator(runtime, coordinator, plans)
+            members = tuple(range(runtime.shared.size))
+            handle = Communicator(runtime, communicator_id(WORLD_PARENT, 0, number), members)
             self._watch(rank, number, handle)
         return handle
 

@@ -30,13 +30,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from r2ccl.actors.planning import Plans
 from r2ccl.actors.work import Work
 from r2ccl.communicator import Communicator
 from r2ccl.config import Settings
 from r2ccl.errors import R2cclError
 from r2ccl.ids import WORLD_PARENT, communicator_id
-from r2ccl.planner.picture import first_picture
 from r2ccl.protocol.wire import Header, Kind, checksum, pack_header
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
@@ -175,14 +173,10 @@ class Stage:
     def communicator(self, name: str, rank: int) -> Communicator:
         """By letter. All but A are made, on all ranks, when they are first named."""
         if name not in self._communicators:
-            settings = self.world.shape.settings
-            picture = first_picture(self.world.members, settings.chunk_bytes, settings.eager_bytes)
+            members = tuple(range(self.world.shape.ranks))
             number = communicator_id(WORLD_PARENT, 0, ord(name))
             self._letters[number] = name
-            self._communicators[name] = [
-                Communicator(runtime, runtime.coordinator(number), Plans(runtime.shared.rank, picture))
-                for runtime in self.world.runtimes
-            ]
+            self._communicators[name] = [Communicator(runtime, number, members) for runtime in self.world.runtimes]
         return self._communicators[name][rank]
 
     # Calls.

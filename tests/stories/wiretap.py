@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from r2ccl.actors.arrivals import Inbox
+from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.links import Port
 from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, unpack_body
 from r2ccl.sim.world import World

@@ -1,0 +1,122 @@
+"""Several calls as one: many small arrays cost hardly more than one of their total size.
+
+Calls of one kind, dtype, op and root are fused, in the order in which they were made: their arrays are packed into one
+operation, and its result is unpacked into them. Ranks must make the same calls in a batch, as they must outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from r2ccl.actors.work import Work
+from r2ccl.calls import Asked, fused
+from r2ccl.errors import UsageError
+from r2ccl.reduction import Op
+
+#: Larger arrays go on their own: packing would cost them more than it saves.
+FUSED_ARRAY_BYTES_MAX = 1 << 20
+#: A fused operation has at most so many bytes, so that the next is under way while it runs.
+FUSED_BYTES_MAX = 4 << 20
+
+#: (kind and what else must be alike, the call) to a Work; submits at once.
+Submit = Callable[[Asked, float | None, Callable[[Work], None] | None], Work]
+
+
+class Batch:
+    """Made by :meth:`~r2ccl.communicator.Communicator.batch`. Calls return a Work each; nothing is sent before the end
+    of the ``with`` block. With ``async with`` the block also ends when all are done."""
+
+    def __init__(
+        self,
+        all_reduce: Callable[[Any, Op], Asked],
+        broadcast: Callable[[Any, int], Asked],
+        work: Callable[[Asked], Work],
+        submit: Submit,
+    ) -> None:
+        self._all_reduce = all_reduce
+        self._broadcast = broadcast
+        self._work = work
+        self._submit = submit
+        self._calls: list[tuple[Asked, float | None, Work]] = []
+        self._is_over = False
+
+    def all_reduce(self, x: Any, op: Op = Op.SUM, *, timeout: float | None = None) -> Work:
+        """As :meth:`~r2ccl.communicator.Communicator.all_reduce`."""
+        return self._add(self._all_reduce(x, op), timeout)
+
+    def broadcast(self, x: Any, root: int, *, timeout: float | None = None) -> Work:
+        """As :meth:`~r2ccl.communicator.Communicator.broadcast`."""
+        return self._add(self._broadcast(x, root), timeout)
+
+    def _add(self, asked: Asked, timeout: float | None) -> Work:
+        if self._is_over:
+            raise UsageError("the batch was sent: make another")
+        work = self._work(asked)
+        self._calls.append((asked, timeout, work))
+        return work
+
+    def _send(self) -> None:
+        self._is_over = True
+        for alike in _alike(self._calls):
+            for together in _in_bounds(alike):
+                self._send_together(together)
+
+    def _send_together(self, together: Sequence[tuple[Asked, float | None, Work]]) -> None:
+        works = [work for _, _, work in together]
+
+        def end(whole: Work) -> None:
+            for work in works:
+                work.operation = whole.operation
+                work.finish(whole.error)
+
+        asked = together[0][0] if len(together) == 1 else fused([one for one, _, _ in together])
+        self._submit(asked, together[0][1], end).hush()
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._send()
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._send()
+            for _, _, work in self._calls:
+                await work
+
+
+def _alike(calls: Sequence[tuple[Asked, float | None, Work]]) -> list[list[tuple[Asked, float | None, Work]]]:
+    groups: dict[tuple[Any, ...], list[tuple[Asked, float | None, Work]]] = {}
+    for one in calls:
+        call = one[0].call
+        groups.setdefault((call.kind, call.dtype_name, call.op, call.root, one[1]), []).append(one)
+    return list(groups.values())
+
+
+def _in_bounds(
+    calls: Sequence[tuple[Asked, float | None, Work]],
+) -> list[list[tuple[Asked, float | None, Work]]]:
+    groups: list[list[tuple[Asked, float | None, Work]]] = []
+    room = 0
+    for one in calls:
+        size = one[0].call.elements * one[0].call.dtype.itemsize
+        if size > FUSED_ARRAY_BYTES_MAX:
+            groups.append([one])
+            room = 0
+        elif size > room or not groups:
+            groups.append([one])
+            room = FUSED_BYTES_MAX - size
+        else:
+            groups[-1].append(one)
+            room -= size
+    return groups

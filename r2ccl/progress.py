@@ -1,0 +1,103 @@
+"""A loop and thread of its own for a job's actors: ``progress="thread"``.
+
+For programs without a loop, and for those that compute while NICs may die: repairs do not wait for the program to come
+back to its loop. Calls cross over in the order in which they were made, so operations are numbered in that order; a
+crossing costs tens of microseconds, which is why ``progress="loop"`` is the default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: While actors share the interpreter with a thread that computes, they wait this long for their turn: Python's own
+#: interval of 5 ms would make every repair as late.
+SWITCH_INTERVAL_S = 0.0005
+#: At the program's end the thread has this long to stop.
+STOP_S = 1.0
+
+
+class ProgressThread:
+    """The thread. It is a daemon, and ends with the program at the latest."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        #: Guards the order of calls, and whether somebody is to come for them.
+        self.lock = threading.Lock()
+        self._is_coming = False
+        self._thread = threading.Thread(target=self._main, name="r2ccl", daemon=True)
+        self._interval_before_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH_INTERVAL_S, self._interval_before_s))
+        self._thread.start()
+        self._at_exit = _stopper(weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function there, after those called before. With ``lock`` held."""
+        self._calls.append((function, arguments))
+        if not self._is_coming:
+            self._is_coming = True
+            self.loop.call_soon_threadsafe(self._drain)
+
+    @property
+    def calls_on_their_way(self) -> int:
+        return len(self._calls)
+
+    @property
+    def is_current(self) -> bool:
+        """Is this the thread?"""
+        return threading.current_thread() is self._thread
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """End the loop and the thread. May be called twice, and from any thread but this one."""
+        atexit.unregister(self._at_exit)
+        if self._thread.is_alive() and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout_s)
+        sys.setswitchinterval(self._interval_before_s)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def _drain(self) -> None:
+        with self.lock:
+            self._is_coming = False
+            calls = list(self._calls)
+            self._calls.clear()
+        for function, arguments in calls:
+            function(*arguments)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _stopper(reference: weakref.ref[ProgressThread]) -> Callable[[], None]:
+    def stop() -> None:
+        thread = reference()
+        if thread is not None:
+            thread.stop()
+
+    return stop
