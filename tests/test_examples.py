@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,15 @@ def test_hello_all_reduce_is_right_on_every_rank():
     printed = run(sys.executable, "-m", "r2ccl.cli.main", "run", "-n", "4", script)
     for rank in range(4):
         assert f"rank {rank} of 4: 1048576 elements, each 10, as it should be" in printed
+
+
+def test_the_stream_ends_on_all_ranks_after_the_same_operation():
+    script = str(EXAMPLES / "all_reduce_stream.py")
+    options = ("--seconds", "0.5", "--elements", "10000")
+    printed = run(sys.executable, "-m", "r2ccl.cli.main", "run", "-n", "3", script, *options)
+    ends = re.findall(r"rank (\d): the end: (\d+) operations \(\d+/s\), 0 wrong elements", printed)
+    assert sorted(rank for rank, _ in ends) == ["0", "1", "2"]
+    assert len({operations for _, operations in ends}) == 1
 
 
 def test_survive_a_nic_prints_the_failover_and_only_right_results():

@@ -5,6 +5,9 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 made=(r2ccl-test)
+# A state of its own: only an engine that this run starts is stopped by it.
+DOCKER_STATE=$(mktemp -d "${TMPDIR:-/tmp}/r2ccl-docker.XXXXXXXX")
+export DOCKER_STATE
 leave() {
     docker image rm "${made[@]}" >/dev/null 2>&1 || true
     scripts/ci/docker_stop.sh
@@ -19,8 +22,8 @@ if ! docker image inspect "$base" >/dev/null 2>&1; then
     else
         echo "$base cannot be fetched here; a stand-in is made of Debian's packages"
         base=r2ccl-base
+        docker image inspect "$base" >/dev/null 2>&1 || made+=("$base")
         scripts/ci/docker_base_image.sh "$base"
-        made+=("$base")
     fi
 fi
 BASE_IMAGE=$base make test-compose

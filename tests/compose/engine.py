@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -92,6 +94,17 @@ def _compose() -> tuple[str, ...] | None:
     except CommandFailed:
         return ("docker-compose",) if shutil.which("docker-compose") else None
     return ("docker", "compose")
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Only one test at a time on a machine, for each has the same names; a name without a file needs no clearing up."""
+    with socket.socket(socket.AF_UNIX) as lock:
+        try:
+            lock.bind(f"\0{CLUSTER}")
+        except OSError as taken:
+            raise Missing("another one is running on this machine") from taken
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ def main() -> int:
         print(f"the compose test cannot run here: {missing}", file=sys.stderr)
         return 2
     except (RankFailed, CommandFailed, LookupError) as failed:
-        print(f"{ranks.account()}\n\nFAILED: {failed}", file=sys.stderr)
+        before = f"\nand before: {failed.__context__!r}" if failed.__context__ else ""
+        print(f"{ranks.account()}\n\nFAILED: {failed}{before}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; containers and networks are gone", file=sys.stderr)
@@ -68,20 +69,21 @@ def _terminated(number: int, frame: object) -> None:
 def cluster() -> Iterator[float]:
     """The containers, running; taken away at the end, which a second Ctrl-C does not interrupt."""
     here = Cluster(engine.look_round())
-    begin_s = time.monotonic()
-    here.down()
-    here.build()
-    built_s = time.monotonic()
-    print(f"image built in {built_s - begin_s:.1f} s")
-    try:
-        here.up()
-        print(f"{RANKS} containers up in {time.monotonic() - built_s:.1f} s")
-        yield built_s
-    finally:
-        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    with engine.alone():
+        begin_s = time.monotonic()
         here.down()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        here.build()
+        built_s = time.monotonic()
+        print(f"image built in {built_s - begin_s:.1f} s", flush=True)
+        try:
+            here.up()
+            print(f"{RANKS} containers up in {time.monotonic() - built_s:.1f} s", flush=True)
+            yield built_s
+        finally:
+            handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+            here.down()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -150,7 +152,10 @@ def cut_and_restore(ranks: Ranks, way: Way, rank: int, nic: int) -> CutResult:
     stuck = [other.rank for other in ranks.all if not went_on(other, cut_s, restored_s)]
     if stuck:
         raise RankFailed(f"{way.name}: ranks {stuck} did not go on while rank {rank}'s NIC {nic} was away")
-    print(f"survived in {gap_ms(ranks.all, cut_s, back_s):.0f} ms, carries again {back_s - restored_s:.1f} s after")
+    print(
+        f"survived in {gap_ms(ranks.all, cut_s, back_s):.0f} ms, carries again {back_s - restored_s:.1f} s after",
+        flush=True,
+    )
     return CutResult(way.name, rank, nic, cut_s, restored_s, back_s)
 
 

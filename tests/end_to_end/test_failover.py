@@ -127,6 +127,36 @@ def test_a_nic_that_is_given_another_address_carries_again(host: int, lab: Lab, 
         ranks.end_well()
 
 
+def rehouse(lab: Lab, host: int, nic: int) -> None:
+    """Give the NIC's address, and its wire, to a new interface: a bridge that it becomes a port of."""
+
+    def inside() -> None:
+        with IPRoute() as netlink:
+            (index,) = netlink.link_lookup(ifname=f"nic{nic}")
+            netlink.flush_addr(index=index)
+            netlink.link("add", ifname="other", kind="bridge", br_forward_delay=0)
+            (other,) = netlink.link_lookup(ifname="other")
+            netlink.link("set", index=index, master=other)
+            netlink.addr("add", index=other, address=lab.address(host, nic), prefixlen=24)
+            netlink.link("set", index=other, state="up")
+
+    lab.call(host, inside)
+
+
+@pytest.mark.parametrize("host", [0, 3], ids=["who dials", "who is dialled"])
+def test_a_nic_whose_address_comes_back_on_another_interface_carries_again(host: int, lab: Lab, tmp_path: Path) -> None:
+    with on_hosts(lab, tmp_path, env=QUICK) as ranks:
+        ranks.connect()
+        stream = RunningStream(ranks, FEWER_ELEMENTS)
+        stream.go_on(3)
+        rehouse(lab, host, 1)
+        wait_until(lambda: any(e["name"] == "nic_moved" for e in ranks[host].ask("events")), "the NIC's move")
+        wait_for_links(ranks, host, 1, "up")
+        wait_until(lambda: share_of(ranks, host, 1, stream) > 0.2, "a fair share on the interface that has the address")
+        stream.stop()
+        ranks.end_well()
+
+
 def test_rank_zeros_first_nic_may_go_right_after_connect(lab: Lab, tmp_path: Path) -> None:
     """The rendezvous was there."""
     with on_hosts(lab, tmp_path, env=QUICK) as ranks:
