@@ -78,5 +78,5 @@ docs: $(RUNTIME)
 	mv docs/settings.md.new docs/settings.md
 
 clean:
-	rm -rf $(VENV) .venv-torch build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-torch .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find r2ccl tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,7 +23,7 @@ from r2ccl.batch import Batch
 from r2ccl.calls import Asked
 from r2ccl.errors import UsageError
 from r2ccl.handle import Handle
-from r2ccl.ids import WORLD_PARENT, communicator_id
+from r2ccl.ids import WORLD, communicator_id
 from r2ccl.objects import ObjectBroadcasts, pack_object
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.progress import ProgressThread
@@ -260,6 +260,7 @@ class Communicator(Handle):
         if self._objects is None:
             number = communicator_id(self._coordinator.communicator, -1, -1)
             hidden = Communicator(self._runtime, number, self.members, self._thread)
+            self._hidden.append(number)
             self._coordinator.failing.share_fate(hidden._coordinator.failing)
             self._objects = ObjectBroadcasts(hidden.rank, hidden._submit_here)
         self._objects.start(packed, root, work, limit_s)
@@ -268,4 +269,4 @@ class Communicator(Handle):
 def world(runtime: Runtime, thread: ProgressThread | None = None, local_rank: int | None = None) -> Communicator:
     """The communicator of all ranks of a runtime."""
     members = tuple(range(runtime.shared.size))
-    return Communicator(runtime, communicator_id(WORLD_PARENT, 0, 0), members, thread, local_rank)
+    return Communicator(runtime, WORLD, members, thread, local_rank)

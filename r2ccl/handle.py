@@ -15,13 +15,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.planning import Plans
 from r2ccl.actors.report import stats
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.work import Work
 from r2ccl.calls import Asked, Ranks
 from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
-from r2ccl.ids import WORLD_PARENT, communicator_id
+from r2ccl.ids import WORLD
 from r2ccl.planner.picture import first_picture
 from r2ccl.progress import ProgressThread
 from r2ccl.reduction import Op
@@ -52,6 +53,8 @@ class Handle:
         self.size = len(members)
         self._who = Ranks(self.rank, self.size)
         self._plans = Plans(self.rank, picture, members)
+        #: Communicators that nobody but this one knows.
+        self._hidden: list[int] = []
         self._local_rank = local_rank
         self._in_child = False
         self._is_closed = False
@@ -195,7 +198,7 @@ class Handle:
 
     @property
     def _is_world(self) -> bool:
-        return self._coordinator.communicator == communicator_id(WORLD_PARENT, 0, 0)
+        return self._coordinator.communicator == WORLD
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it ends well within it, not by it
         """Wait for running operations, say goodbye, and end, within ``timeout`` seconds (R2CCL_CLOSE_TIMEOUT).
@@ -226,13 +229,16 @@ class Handle:
     async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109 - see close()
         limit_s = self._runtime.shared.settings.close_timeout_s if timeout is None else timeout
         clock = self._runtime.shared.clock
-        started = clock.now()
-        await self._coordinator.idle(limit_s)
+        deadline_s = clock.now() + limit_s
+        for coordinator in self._own_coordinators():
+            await coordinator.idle(max(0.0, deadline_s - clock.now()))
         if not self._is_world:
+            for coordinator in self._own_coordinators():
+                coordinator.leave()
             self._finish_close()
             return
         try:
-            await self._runtime.close(max(0.0, limit_s - (clock.now() - started)))
+            await self._runtime.close(max(0.0, deadline_s - clock.now()))
         finally:
             # Also when it was cancelled, which ends the runtime all the same: nobody else would end what is unfinished.
             if self._runtime.is_closed:
@@ -256,11 +262,8 @@ class Handle:
     def _finish_close(self) -> None:
         self._is_closed = True
         error = CommunicatorClosed("the communicator is closed")
-        if self._runtime.is_closed:
-            for coordinator in self._runtime.coordinators.values():
-                coordinator.failing.close(error)
-        else:
-            self._coordinator.failing.close(error)
+        for coordinator in self._own_coordinators():
+            coordinator.failing.close(error)
         for callback in self._when_closed:
             callback()
         self._when_closed.clear()
@@ -283,6 +286,13 @@ class Handle:
             for operation in [*coordinator.running.values(), *coordinator.waiting]:
                 operation.work.exception()
                 operation.work.finish(error)
+
+    def _own_coordinators(self) -> list[Coordinator]:
+        """Those that end with this communicator: the job's ends them all."""
+        if self._is_world or self._runtime.is_closed:
+            return list(self._runtime.coordinators.values())
+        numbers = [*self._hidden, *self._channels.numbers()]
+        return [self._coordinator, *(self._runtime.coordinators[number] for number in numbers)]
 
     async def __aenter__(self) -> Self:
         return self

@@ -61,3 +61,7 @@ def channel_id(communicator: int, source: int, target: int, tag: int) -> int:
     """The id of what messages from one rank to another with one tag travel in, in order."""
     text = f"{communicator}:{source}>{target}:{tag}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+#: The communicator of all ranks of a job.
+WORLD = communicator_id(WORLD_PARENT, 0, 0)

@@ -70,7 +70,7 @@ IMPURE_MODULES: Final = frozenset(
 )
 #: Actors that know one another only by messages; whoever names them all wires them up.
 #: They put concrete parts together.
-COMPOSITION_ROOTS: Final = ("communicator", "actors.communicators", "bootstrap", "sim.world", "sim.checkers")
+COMPOSITION_ROOTS: Final = ("communicator", "handle", "actors.communicators", "bootstrap", "sim.world", "sim.checkers")
 CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator"))
 MUTABLE_CALLS: Final = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap", "bytearray", "count")

@@ -126,9 +126,9 @@ class Channels:
             self._channel(source, self._shared.rank, tag)
         return True
 
-    def coordinators(self) -> list[Host]:
-        """All channels there are."""
-        return list(self._channels.values())
+    def numbers(self) -> list[int]:
+        """The ids of all channels there are."""
+        return list(self._channels)
 
     def _channel(self, source: int, target: int, tag: int) -> Host:
         number = channel_id(self._host.communicator, source, target, tag)

@@ -81,13 +81,15 @@ class Communicators:
         if communicator not in self.coordinators:
             any(channels.adopt(communicator, source, tag) for channels in self._channels)
 
-    def tell(self, communicator: int, message: Any) -> None:
-        """Tell a coordinator, or keep it for when it is made."""
+    def tell(self, communicator: int, message: Any) -> bool:
+        """Tell a coordinator, or keep it for when it is made. Returns whether there is one."""
         coordinator = self.coordinators.get(communicator)
         if coordinator is None:
             self._keep(communicator, message)
-        elif coordinator.is_running:
+            return False
+        if coordinator.is_running:
             coordinator.tell(message)
+        return True
 
     def tell_all(self, message: Any) -> None:
         """Tell every coordinator."""

@@ -74,8 +74,10 @@ class Coordinator(Actor):
         self._pool = pool
         self._ack_timer_armed = False
         self._is_starting = False
+        self._has_left = False
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
+        courier.peers[communicator] = self.peers
         courier.resyncs.append(self.resync)
         desk.add(self.inbox)
 
@@ -322,6 +324,17 @@ class Coordinator(Actor):
             if peer in operation.planned.bulky_sources:
                 self.announce(operation, peer)
         self.failing.resync(peer)
+        if self._has_left:
+            self._say_goodbye(peer)
+
+    def leave(self) -> None:
+        """This rank calls nothing more here, though the job goes on."""
+        self._has_left = True
+        for peer in self.peers:
+            self._say_goodbye(peer)
+
+    def _say_goodbye(self, peer: int) -> None:
+        self.courier.tell(peer, Kind.GOODBYE, [self.communicator, self.ledger.completed, 0])
 
     # What is heard.
 

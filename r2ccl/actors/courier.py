@@ -40,6 +40,8 @@ class Courier:
         self.unsettled = 0
         #: Called when ``unsettled`` leaves zero.
         self.on_busy: Callable[[], None] = lambda: None
+        #: communicator -> its other members.
+        self.peers: dict[int, tuple[int, ...]] = {}
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0

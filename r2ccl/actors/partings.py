@@ -56,7 +56,8 @@ class Partings:
         """We close, and have everything below these numbers."""
         heard = int(peer in self._said_goodbye)
         for communicator, ledger in self._courier.ledgers.items():
-            self._courier.tell(peer, Kind.GOODBYE, [communicator, ledger.completed, heard])
+            if peer in self._courier.peers[communicator]:
+                self._courier.tell(peer, Kind.GOODBYE, [communicator, ledger.completed, heard])
 
     def connection_ended(self, peer: int) -> bool:
         """A connection ended without our asking. Returns whether that was to be expected."""

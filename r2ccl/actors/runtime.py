@@ -44,6 +44,7 @@ from r2ccl.actors.report import moment, own_address
 from r2ccl.actors.shared import Shared, nominal_bandwidth
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
+from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import first_picture
 from r2ccl.protocol.lanes import Lane
@@ -190,7 +191,9 @@ class Runtime:
             self.communicators.tell(entered.communicator, EnteredHeard(peer, entered))
         elif kind == Kind.ABORT:
             abort = read_abort(fields)
-            self.communicators.tell(abort.communicator, AbortHeard(peer, abort))
+            if not self.communicators.tell(abort.communicator, AbortHeard(peer, abort)):
+                # Kept for when it is made here, which may be never.
+                self.courier.tell(peer, Kind.ABORT_ACK, [abort.communicator, abort.operation])
         elif kind == Kind.NOTICE:
             self.health.tell(NoticeHeard(peer, read_notice(fields)))
         elif all(type(field) is int for field in fields):
@@ -319,9 +322,11 @@ class Runtime:
         self.communicators.peer_gone(gone)
 
     def _goodbye_heard(self, goodbye: GoodbyeHeard, heard_ours: bool) -> None:
-        self.health.tell(goodbye)
         self.communicators.tell(goodbye.communicator, goodbye)
-        self._partings.goodbye_heard(goodbye.peer, heard_ours)
+        if goodbye.communicator == WORLD:
+            # The rank itself goes, and not only from a group.
+            self.health.tell(goodbye)
+            self._partings.goodbye_heard(goodbye.peer, heard_ours)
 
     @property
     def is_closing(self) -> bool:
