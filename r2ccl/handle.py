@@ -235,7 +235,9 @@ class Handle:
         if not self._is_world:
             for coordinator in self._own_coordinators():
                 coordinator.leave()
+            numbers = [coordinator.communicator for coordinator in self._own_coordinators()]
             self._finish_close()
+            self._runtime.communicators.retire(numbers)
             return
         try:
             await self._runtime.close(max(0.0, deadline_s - clock.now()))

@@ -29,6 +29,8 @@ class ArrivalsDesk:
         self._shared = shared
         self._courier = courier
         self._inboxes: dict[int, Inbox] = {}
+        #: Communicators that are no more.
+        self._retired: set[int] = set()
         #: Makes the channel that a message of a rank (source, tag) is the first of, if it is one.
         self.adopt: Callable[[int, int, int], object] = lambda communicator, source, tag: None
         #: Connection -> the chunk it is receiving in place.
@@ -49,6 +51,15 @@ class ArrivalsDesk:
             self._strangers_kept -= STRANGER_BYTES + len(payload)
             self.chunk(connection, header, memoryview(payload))
 
+    def retire(self, communicator: int) -> None:
+        """A communicator is no more. What still comes of it is late: nobody waits for it."""
+        del self._inboxes[communicator]
+        self._retired.add(communicator)
+
+    def is_retired(self, communicator: int) -> bool:
+        """Is it no more?"""
+        return communicator in self._retired
+
     def close(self) -> None:
         """The rank ends: what hardware reports as written while its connections are ended concerns nobody."""
         self._inboxes.clear()
@@ -58,7 +69,8 @@ class ArrivalsDesk:
         self._verify(connection, header)
         inbox = self._inbox(header)
         if inbox is None:
-            landing = Landing(None, None, 0, Scratch(header.payload_bytes))
+            is_late = header.communicator in self._retired
+            landing = Landing(None, None, 0, None if is_late else Scratch(header.payload_bytes))
         else:
             inbox.check(header)
             landing = inbox.place(connection, header)
@@ -107,6 +119,8 @@ class ArrivalsDesk:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         self._verify(connection, header)
         inbox = self._inbox(header)
+        if header.communicator in self._retired:
+            return
         if inbox is None:
             self._keep(connection, header, bytes(payload))
             return

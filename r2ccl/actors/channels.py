@@ -33,7 +33,7 @@ class Failures(Protocol):
 
     error: R2cclError | None
     on_failed: list[Callable[[R2cclError, Abort | None], None]]
-    on_left: Callable[[], None]
+    on_left: list[Callable[[], None]]
     left: dict[int, int]
 
     def fail(self, operation: int, cause: str, text: str, details: tuple[object, ...]) -> None: ...
@@ -95,7 +95,7 @@ class Channels:
         #: By tag: receives that wait for a source, and those called after them.
         self._pending: dict[int, deque[_Receive]] = {}
         host.failing.on_failed.append(self._failed)
-        host.failing.on_left = self._left
+        host.failing.on_left.append(self._left)
 
     def send(self, target: int, tag: int, planned: Planned, buffer: Buffer, work: Work, timeout_s: float) -> None:
         """Send a message: the next of the channel."""
@@ -125,6 +125,11 @@ class Channels:
         if channel not in self._channels:
             self._channel(source, self._shared.rank, tag)
         return True
+
+    @property
+    def communicator(self) -> int:
+        """Whose messages these are."""
+        return self._host.communicator
 
     def numbers(self) -> list[int]:
         """The ids of all channels there are."""

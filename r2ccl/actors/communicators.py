@@ -102,7 +102,26 @@ class Communicators:
         self._gone.append(gone)
         self.tell_all(gone)
 
+    def retire(self, numbers: list[int]) -> None:
+        """This rank has left communicators, the first and those that hang on it: forget them when all its other members
+        have left it, too."""
+        first = self.coordinators.get(numbers[0])
+        if first is None:
+            return
+        if not first.failing.all_left():
+            first.failing.on_left.append(lambda: self.retire(numbers))
+            return
+        for number in numbers:
+            coordinator = self.coordinators.pop(number)
+            self._supervisor.remove(coordinator.name)
+            self._courier.dismiss(number, coordinator.resync)
+            self._desk.retire(number)
+            self._early.pop(number, None)
+        self._channels = [channels for channels in self._channels if channels.communicator not in numbers]
+
     def _keep(self, communicator: int, message: Any) -> None:
+        if self._desk.is_retired(communicator):
+            return
         kept = self._early.setdefault(communicator, [])
         if len(kept) < EARLY_MAX:
             kept.append(message)

@@ -187,6 +187,14 @@ class Courier:
             self.submit_all(outbox, outbox.release())
             self.pump(peer)
 
+    def dismiss(self, communicator: int, resync: Callable[[int], None]) -> None:
+        """Nobody calls anything in a communicator any more: forget it."""
+        for peer in self.peers.pop(communicator):
+            for parcel in self.outboxes[peer].dismiss(communicator):
+                self._drop(parcel)
+        del self.ledgers[communicator]
+        self.resyncs.remove(resync)
+
     def abandon(self, peer: int) -> None:
         """The peer is gone. What went out to it from copies outlived its operation, and nobody would acknowledge it."""
         for parcel in self.outboxes[peer].abandon():

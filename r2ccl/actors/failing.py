@@ -89,11 +89,13 @@ class Failing:
         self.differs_from: int | None = None
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
-        self.on_left: Callable[[], None] = lambda: None
+        self.on_left: list[Callable[[], None]] = []
         #: Peers that closed: they start nothing new.
         self.left: dict[int, int] = {}
         #: Of those, peers from whom nothing more can come.
         self.parted: set[int] = set()
+        #: Peers that are dead or unreachable.
+        self._gone: set[int] = set()
         #: Recently finished calls, for peers that ask: operation -> (fingerprint, call). Bounded.
         self._finished: dict[int, tuple[int, str]] = {}
 
@@ -231,6 +233,8 @@ class Failing:
             return
         self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
         self._untold.discard(gone.peer)
+        self._gone.add(gone.peer)
+        self._heard_leaving()
 
     def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
         """A member closes: it has everything below ``completed`` and starts nothing new."""
@@ -241,7 +245,15 @@ class Failing:
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
-        self.on_left()
+        self._heard_leaving()
+
+    def all_left(self) -> bool:
+        """Does nobody else call anything here any more?"""
+        return all(peer in self.left or peer in self._gone for peer in self._coordinator.peers)
+
+    def _heard_leaving(self) -> None:
+        for heard in list(self.on_left):
+            heard()
 
     def peer_parted(self, peer: int) -> None:
         """Nothing more comes from a member that said goodbye: what still lacks chunks of it will not end."""

@@ -55,6 +55,11 @@ class Supervisor:
         predecessor.stop()
         return self._create(self._specs[name], predecessor)
 
+    def remove(self, name: str) -> None:
+        """Stop a child for good, and forget it."""
+        self._children.pop(name).stop()
+        del self._specs[name], self._restarts[name]
+
     def stop(self) -> None:
         """Stop all children, last started first."""
         for name in reversed(list(self._children)):

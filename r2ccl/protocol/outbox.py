@@ -238,6 +238,13 @@ class Outbox:
             queue.extend(kept)
         return gone
 
+    def dismiss(self, communicator: int) -> list[Parcel]:
+        """Nobody calls anything in a communicator any more. Returns what was still owed."""
+        gone = self.forget(communicator, 0)
+        self._entered.pop(communicator, None)
+        self._sent.pop(communicator, None)
+        return gone
+
     def abandon(self) -> list[Parcel]:
         """The peer is gone: nothing is owed to it any more, of whatever operation. Returns what was."""
         gone = [parcel for ops in self._sent.values() for pieces in ops.values() for parcel in pieces.values()]
