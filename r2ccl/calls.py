@@ -10,6 +10,7 @@ most one, the longer ones first; or a list with an array for each rank, of any l
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -25,6 +26,9 @@ from r2ccl.planner.memory import Layout, Region
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.reduction import Op
 from r2ccl.schedule.ir import segments
+
+#: Longer lists of a batch's arrays are told by a digest.
+FUSED_CHARACTERS_MAX = 100
 
 
 class Asked(NamedTuple):
@@ -158,7 +162,12 @@ def fused(asked: Sequence[Asked]) -> Asked:
         regions.append(Region(start, start + one.call.elements, index, 0))
         start += one.call.elements
     layout = Layout(tuple(regions), tuple(regions))
-    call = first._replace(elements=start, layout=layout, arrays=len(asked))
+    sizes = "+".join(str(one.call.elements) for one in asked)
+    if len(sizes) > FUSED_CHARACTERS_MAX:
+        sizes = f"{start} in {len(asked)} arrays, {zlib.crc32(sizes.encode()):08x}"
+    last = f"root={first.root}" if first.op is None else first.op.value
+    words = f"{first.kind.value}({first.dtype_name}[{sizes}], {last})"
+    call = first._replace(elements=start, layout=layout, arrays=len(asked), words=words)
     return Asked(call, tuple(one.arrays[0] for one in asked), None)
 
 

@@ -212,7 +212,11 @@ class Handle:
         if self._thread is None or self._thread.is_current:
             await self._close(timeout)
             return
-        await asyncio.wrap_future(self._thread.run(self._close(timeout)))
+        try:
+            await asyncio.wrap_future(self._thread.run(self._close(timeout)))
+        except BaseException:
+            self.abort()
+            raise
         self._stop_thread()
 
     def close_and_wait(self, timeout: float | None = None) -> None:
@@ -249,15 +253,19 @@ class Handle:
     def abort(self) -> None:
         """End at once, without a word to the others: they see this rank die. Unfinished operations fail here, of this
         communicator and of all others of the job."""
-        if self._in_child or self._runtime.is_closed:
+        if self._in_child:
             return
         if self._thread is None or self._thread.is_current:
-            self._abort()
+            if not self._runtime.is_closed:
+                self._abort()
             return
-        self._thread.run(_called(self._abort)).result()
+        if not self._runtime.is_closed:
+            self._thread.run(_called(self._abort)).result()
         self._stop_thread()
 
     def _abort(self) -> None:
+        if self._runtime.is_closed:
+            return
         self._runtime.abort()
         self._finish_close()
 
@@ -284,6 +292,9 @@ class Handle:
         for port in self._runtime.ports:
             port.device.close_in_child()
         error = CommunicatorClosed("this process is a fork of the one that owns the communicator")
+        for coordinator in self._runtime.coordinators.values():
+            # First, so that what follows the end of one begins nothing here.
+            coordinator.failing.error = error
         for coordinator in self._runtime.coordinators.values():
             for operation in [*coordinator.running.values(), *coordinator.waiting]:
                 operation.work.exception()

@@ -124,13 +124,20 @@ class Coordinator(Actor):
         self._end_if_complete(operation)
         self.failing.fail_without(operation)
 
-    def announce(self, operation: Operation, peer: int, finished: bool = False) -> None:
+    def _ask(self, operation: Operation, peer: int) -> None:
+        """What waits for credit goes when the peer says that it is in the operation."""
+        if peer not in operation.asked:
+            operation.asked.add(peer)
+            self.announce(operation, peer, asks=True)
+
+    def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None:
         """Tell a peer that we have entered."""
         planned = operation.planned
         landings = () if operation.landings is None else operation.landings.from_source(peer)
         entered = Entered(
-            self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings, planned.step
-        )
+            self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings, planned.step,
+            asks,
+        )  # fmt: skip
         self.courier.tell(peer, Kind.ENTERED, entered.body())
 
     async def idle(self, timeout_s: float) -> None:
@@ -162,7 +169,9 @@ class Coordinator(Actor):
             self.communicator, operation.number, send.step, send.target, chunk, planned.send_marks[index], payload,
             None if outlives else operation, index, planned.chunk_bytes, operation.turn,
         )  # fmt: skip
-        self.courier.submit(parcel)
+        if not self.courier.submit(parcel) and len(payload) <= self.shared.settings.eager_bytes:
+            # Of little the target would not say that it is in the operation.
+            self._ask(operation, send.target)
         if outlives:
             assert operation.machine is not None
             operation.machine.settled(index)
@@ -321,8 +330,8 @@ class Coordinator(Actor):
         for name in self.ledger.missing(peer):
             self.courier.tell(peer, Kind.REPEAT, [self.communicator, *name])
         for operation in self.running.values():
-            if peer in operation.planned.bulky_sources:
-                self.announce(operation, peer)
+            if peer in operation.planned.bulky_sources or peer in operation.asked:
+                self.announce(operation, peer, asks=peer in operation.asked)
         self.failing.resync(peer)
         if self._has_left:
             self._say_goodbye(peer)

@@ -56,14 +56,16 @@ class Courier:
         self._turns += 1
         return self._turns
 
-    def submit(self, parcel: Parcel) -> None:
-        """Send a chunk as soon as the peer's credit and a lane allow."""
+    def submit(self, parcel: Parcel) -> bool:
+        """Send a chunk as soon as the peer's credit and a lane allow. False: the peer must say that it has a place."""
         if not self.unsettled:
             self.on_busy()
         self.unsettled += 1
         outbox = self.outboxes[parcel.target]
-        if outbox.submit(parcel):
-            self._route(outbox, parcel)
+        if not outbox.submit(parcel):
+            return False
+        self._route(outbox, parcel)
+        return True
 
     def submit_all(self, outbox: Outbox, parcels: Iterable[Parcel]) -> None:
         """Chunks that the peer's entering released."""

@@ -84,6 +84,8 @@ class Failing:
         self._untold: set[int] = set()
         self._repeating = False
         self._watching = False
+        #: Peers that asked to hear when we are in an operation, by operation.
+        self._askers: dict[int, set[int]] = {}
         #: Operations whose calls differ, being heard; and the first of them.
         self._heard_differing: set[int] = set()
         self.differs_from: int | None = None
@@ -183,7 +185,9 @@ class Failing:
         self._timers.after(MISMATCH_HEARING_S, self._judge_difference, operation)
 
     def compare(self, operation: Operation) -> None:
-        """An operation began: did a peer announce another call before?"""
+        """An operation began: did a peer announce another call before, or ask to hear when we are in it?"""
+        for peer in self._askers.pop(operation.number, ()):
+            self._coordinator.announce(operation, peer)
         if self.roll_call.differing(operation.number, operation.planned.fingerprint):
             self.calls_differ(operation.number)
 
@@ -209,7 +213,11 @@ class Failing:
         if ours is not None:
             if entered.fingerprint != ours.planned.fingerprint:
                 self.calls_differ(number)
+            elif entered.asks:
+                self._coordinator.announce(ours, peer)
             return
+        if entered.asks and number >= self._coordinator.next_operation - len(self._coordinator.waiting):
+            self._askers.setdefault(number, set()).add(peer)
         finished = self._finished.get(number)
         if finished is not None and not entered.finished:
             answer = Entered(self._coordinator.communicator, number, *finished, True)

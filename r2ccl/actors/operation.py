@@ -93,6 +93,8 @@ class Operation:
     #: When it was last announced to all; never, at first.
     announced_at_s: float = -math.inf
     laggards_logged: bool = False
+    #: Peers that we asked to say when they are in it.
+    asked: set[int] = field(default_factory=set)
     #: Its time-out, while it is under way.
     timer: Timer | None = None
 

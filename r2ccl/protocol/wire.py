@@ -232,10 +232,13 @@ class Entered:
     landings: tuple[Landing, ...] = ()
     #: Of a message between two ranks its tag, by which the other finds out what this is about.
     step: int = 0
+    #: Chunks wait for the other's credit: it is to say when it is in the operation, too.
+    asks: bool = False
 
     def body(self) -> list[Any]:
         landings = [[p.step, p.region, p.offset, p.length] for p in self.landings]
-        return [self.communicator, self.operation, self.fingerprint, self.call, self.finished, landings, self.step]
+        told = [self.communicator, self.operation, self.fingerprint, self.call, self.finished]
+        return [*told, landings, self.step, self.asks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +312,7 @@ def read_entered(body: list[Any]) -> Entered:
     """Raises :class:`BadFrame`."""
 
     def make(
-        communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any, tag: Any
+        communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any, *last: Any
     ) -> Entered:
         places = tuple(
             Landing(_number(step, 32), _number(region), _number(offset), _number(length))
@@ -318,7 +321,8 @@ def read_entered(body: list[Any]) -> Entered:
         if len(_of(str, call)) > CALL_CHARACTERS_MAX:
             raise ValueError(f"a call described in {len(call)} characters")
         names = _number(communicator), _number(operation), _number(fingerprint, 32)
-        return Entered(*names, call, _of(bool, finished), places, _number(tag, 32))
+        tag, asks = last
+        return Entered(*names, call, _of(bool, finished), places, _number(tag, 32), _of(bool, asks))
 
     return _read(body, make)  # type: ignore[no-any-return]
 
