@@ -61,19 +61,21 @@ class Connecting:
 
     async def _on_thread(self) -> Communicator:
         thread = ProgressThread()
+        connecting = thread.run(self._start(thread))
         try:
-            return await asyncio.wrap_future(thread.run(self._start(thread)))
+            return await asyncio.wrap_future(connecting)
         except BaseException:
-            thread.stop()
+            thread.give_up(connecting)
             raise
 
     def wait(self) -> Communicator:
         """Connect without a loop, on a thread of its own."""
         thread = ProgressThread()
+        connecting = thread.run(self._start(thread))
         try:
-            return thread.run(self._start(thread)).result()
+            return connecting.result()
         except BaseException:
-            thread.stop()
+            thread.give_up(connecting)
             raise
 
     async def __aenter__(self) -> Communicator:
@@ -293,6 +295,7 @@ def _watch_links(runtime: Runtime, communicator: Communicator, nics: tuple[Nic, 
         logger.warning("no link events (%s): lost NICs are found by silence alone", error)
         return
     communicator.when_closed(watch.links.close)
+    communicator.when_forked(watch.links.close_in_child)
 
 
 def _close_in_children(communicator: Communicator) -> None:

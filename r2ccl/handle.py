@@ -59,6 +59,7 @@ class Handle:
         self._in_child = False
         self._is_closed = False
         self._when_closed: list[Callable[[], None]] = []
+        self._when_forked: list[Callable[[], None]] = []
 
     # Who we are.
 
@@ -286,11 +287,17 @@ class Handle:
         """Call back once, when the communicator has ended."""
         self._when_closed.append(callback)
 
+    def when_forked(self, callback: Callable[[], None]) -> None:
+        """Call back in a forked child."""
+        self._when_forked.append(callback)
+
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every descriptor, say nothing, and refuse all calls."""
         self._in_child = True
         for port in self._runtime.ports:
             port.device.close_in_child()
+        for callback in self._when_forked:
+            callback()
         error = CommunicatorClosed("this process is a fork of the one that owns the communicator")
         for coordinator in self._runtime.coordinators.values():
             # First, so that what follows the end of one begins nothing here.

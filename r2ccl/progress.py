@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import sys
 import threading
 import weakref
@@ -62,6 +63,13 @@ class ProgressThread:
         """Is this the thread?"""
         return threading.current_thread() is self._thread
 
+    def give_up(self, coroutine: Future[Any]) -> None:
+        """Cancel what :meth:`run` started, let it end what it has begun, and stop."""
+        coroutine.cancel()
+        with contextlib.suppress(TimeoutError):  # then it is stopped in the middle
+            self.run(_others_ended()).result(STOP_S)
+        self.stop()
+
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End the loop and the thread. May be called twice, and from any thread but this one."""
         atexit.unregister(self._at_exit)
@@ -84,6 +92,12 @@ class ProgressThread:
             self._calls.clear()
         for function, arguments in calls:
             function(*arguments)
+
+
+async def _others_ended() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -284,6 +284,11 @@ class LinkWatcher:
             self._loop.remove_reader(netlink.fileno())
             netlink.close()
 
+    def close_in_child(self) -> None:
+        """After a fork, in the child: let go of the socket, without the parent's loop."""
+        if self._netlink is not None:
+            self._netlink.close()
+
     def fileno(self) -> int:
         """The socket's descriptor, or -1 when closed: it must be closed in a forked child."""
         return -1 if self._netlink is None else self._netlink.fileno()
