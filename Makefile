@@ -21,13 +21,14 @@ help:
 	@echo "make test-compose    all-reduces in 4 containers, NICs cut in five ways (root and Docker; docs/docker.md)"
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=200   that many simulated worlds with faults"
-	@echo "make bench           all-reduce beside gloo (ARGS=... goes to the benchmark; needs torch)"
-	@echo "make docs            write docs/settings.md anew from the table of settings"
+	@echo "make bench           all-reduce beside gloo (ARGS="--torch-python PATH" if torch is elsewhere)"
+	@echo "make docs            write docs/settings.md anew, and build the documentation into site/"
 	@echo "make setup | format | clean"
 
 # Stamps: what is installed is installed again only when pyproject.toml changes.
 RUNTIME := $(VENV)/.runtime-installed
 DEV     := $(VENV)/.dev-installed
+DOCS    := $(VENV)/.docs-installed
 
 setup: $(DEV)
 
@@ -46,6 +47,10 @@ $(RUNTIME): pyproject.toml | $(BIN)/pip
 
 $(DEV): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(RUNTIME) $@
+
+$(DOCS): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $(RUNTIME) $@
 
 demo: $(RUNTIME)
@@ -71,12 +76,13 @@ sim: $(DEV)
 	$(BIN)/python -m r2ccl.sim.swarm --seeds $(SEEDS)
 
 bench: $(RUNTIME)
-	$(BIN)/python benchmarks/all_reduce_beside_gloo.py $(ARGS)
+	$(BIN)/r2ccl bench all_reduce -b 4 -e 128M -f 4 --seconds 0.3 --peer gloo $(ARGS)
 
-docs: $(RUNTIME)
+docs: $(DOCS)
 	$(BIN)/python scripts/settings_reference.py >docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-torch .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find r2ccl tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) site .venv-torch .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find r2ccl tests examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

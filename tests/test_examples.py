@@ -33,6 +33,21 @@ def test_the_stream_ends_on_all_ranks_after_the_same_operation():
     assert len({operations for _, operations in ends}) == 1
 
 
+def test_without_a_loop_every_rank_finds_pi():
+    printed = run(sys.executable, "-m", "r2ccl.cli.main", "run", "-n", "3", str(EXAMPLES / "without_a_loop.py"))
+    found = re.findall(r"rank (\d) of 3: pi is about (3\.1[34]\d), by 999999 points", printed)
+    assert sorted(rank for rank, _ in found) == ["0", "1", "2"]
+    assert len({pi for _, pi in found}) == 1
+
+
+def test_messages_and_groups_make_up_one_rod():
+    printed = run(sys.executable, "-m", "r2ccl.cli.main", "run", "-n", "4", str(EXAMPLES / "messages_and_groups.py"))
+    found = re.findall(r"rank (\d), (\d) of 2 in its half: at most (\d+\.\d) there", printed)
+    assert sorted((rank, of_half) for rank, of_half, _ in found) == [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")]
+    hottest = {rank: float(most) for rank, _, most in found}
+    assert hottest["0"] == hottest["1"] > hottest["2"] == hottest["3"]
+
+
 def test_survive_a_nic_prints_the_failover_and_only_right_results():
     printed = run(sys.executable, str(EXAMPLES / "survive_a_nic.py"))
     assert "WRONG" not in printed
