@@ -309,7 +309,7 @@ def test_without_a_file_no_parser_is_loaded(tmp_path):
 def test_every_variable_of_ours_that_the_code_names_is_a_setting_or_the_name_of_the_file():
     known = {field.metadata["variable"] for field in FIELDS.values()} | {FILE_VARIABLE}
     named: dict[str, str] = {}
-    for room in ("r2ccl", "benchmarks", "examples", "scripts"):
+    for room in ("r2ccl", "examples", "scripts"):
         for path in (ROOT / room).rglob("*.py"):
             # A name that begins with an underscore is nobody's business but the lab's, and is never looked at.
             found = re.findall(r"(?<![\w])R2CCL_[A-Z]\w*", path.read_text())

@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -69,9 +69,31 @@ class Job:
             "PYTHONUNBUFFERED": "1",
         }
 
+    def environment(self, inherited: Mapping[str, str], rank: int) -> dict[str, str]:
+        """All that one rank finds in its environment."""
+        kept = {name: value for name, value in inherited.items() if name not in _NOT_HANDED_DOWN}
+        return {**kept, **self.variables(rank)}
+
 
 #: Settings of the user's shell that mean other NICs or another secret than a job on loopback has.
 _NOT_HANDED_DOWN = frozenset({"R2CCL_SECRET_FILE", "R2CCL_SPARE_NICS"})
+
+
+def new_job(command: list[str], ranks: int, nics_per_rank: int) -> Job:
+    """A job with a name, a secret and a port of its own. Raises :class:`UsageError`."""
+    if not command:
+        raise UsageError("no script to run; for example: r2ccl run -n 4 train.py")
+    if not 1 <= ranks <= RANKS_MAX:
+        raise UsageError(f"{ranks} ranks: there may be 1 to {RANKS_MAX}")
+    if not 1 <= nics_per_rank <= NICS_PER_RANK_MAX:
+        raise UsageError(f"{nics_per_rank} NICs per rank: there may be 1 to {NICS_PER_RANK_MAX}")
+    name = f"run-{secrets.token_hex(8)}"
+    return Job(_as_program(command), ranks, nics_per_rank, free_port(), name, secrets.token_hex(32))
+
+
+def tied_to_us(command: Sequence[str]) -> tuple[str, ...]:
+    """The command as a process of ours that the kernel kills when we die (see rank_process)."""
+    return (sys.executable, "-I", "-S", str(Path(rank_process.__file__)), str(os.getpid()), *command)
 
 
 def loopback_nics(rank: int, nics_per_rank: int, platform: str = sys.platform) -> list[str]:
@@ -99,14 +121,7 @@ def launch(
     That is 0, or the code of the first rank that failed; a rank ended by signal s counts as 128 + s, as in a shell.
     Raises :class:`UsageError`. Must be called on the main thread, which owns the signals.
     """
-    if not command:
-        raise UsageError("no script to run; for example: r2ccl run -n 4 train.py")
-    if not 1 <= ranks <= RANKS_MAX:
-        raise UsageError(f"{ranks} ranks: there may be 1 to {RANKS_MAX}")
-    if not 1 <= nics_per_rank <= NICS_PER_RANK_MAX:
-        raise UsageError(f"{nics_per_rank} NICs per rank: there may be 1 to {NICS_PER_RANK_MAX}")
-    name = f"run-{secrets.token_hex(8)}"
-    job = Job(_as_program(command), ranks, nics_per_rank, _free_port(), name, secrets.token_hex(32))
+    job = new_job(command, ranks, nics_per_rank)
     inherited = environment() if environ is None else environ
     console = _Console(out or sys.stdout.buffer, err or sys.stderr.buffer)
     return asyncio.run(_Launch(job, inherited, console).run())
@@ -118,7 +133,7 @@ def _as_program(command: list[str]) -> tuple[str, ...]:
     return tuple(command)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that is free now. If somebody else is faster, rank 0 takes one of the next."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -192,7 +207,7 @@ class _Launch:
 
     def __init__(self, job: Job, inherited: Mapping[str, str], console: _Console) -> None:
         self._job = job
-        self._inherited = {name: value for name, value in inherited.items() if name not in _NOT_HANDED_DOWN}
+        self._inherited = inherited
         self._console = console
         self._processes: list[Process] = []
         #: Exit code of the first rank that failed.
@@ -221,15 +236,13 @@ class _Launch:
         return self._failure or 0
 
     async def _start(self, rank: int, out: int, err: int) -> Process | None:
-        birth = (sys.executable, "-I", "-S", str(Path(rank_process.__file__)), str(os.getpid()))
         try:
             process = await asyncio.create_subprocess_exec(
-                *birth,
-                *self._job.command,
+                *tied_to_us(self._job.command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**self._inherited, **self._job.variables(rank)},
+                env=self._job.environment(self._inherited, rank),
                 # A group of its own: Ctrl-C reaches a rank once, through us, and its children end with it.
                 start_new_session=True,
             )
