@@ -1,7 +1,8 @@
 """Several calls as one: many small arrays cost hardly more than one of their total size.
 
 Calls of one kind, dtype, op and root are fused, in the order in which they were made: their arrays are packed into one
-operation, and its result is unpacked into them. Ranks must make the same calls in a batch, as they must outside.
+operation, and its result is unpacked into them. Ranks must make the same calls in a batch, as they must outside. How
+long each is ready to wait is its own affair: what is fused has the shortest limit of its calls.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from r2ccl.actors.work import Work
 from r2ccl.calls import Asked, fused
-from r2ccl.errors import UsageError
+from r2ccl.errors import R2cclError, UsageError
 from r2ccl.reduction import Op
 
 #: Larger arrays go on their own: packing would cost them more than it saves.
@@ -20,8 +21,10 @@ FUSED_ARRAY_BYTES_MAX = 1 << 20
 #: A fused operation has at most so many bytes, so that the next is under way while it runs.
 FUSED_BYTES_MAX = 4 << 20
 
-#: (kind and what else must be alike, the call) to a Work; submits at once.
+#: Submits a call at once, with its limit and who is told of its end.
 Submit = Callable[[Asked, float | None, Callable[[Work], None] | None], Work]
+#: A call, its limit in seconds (0: none), and what its caller holds.
+_Call = tuple[Asked, float, Work]
 
 
 class Batch:
@@ -32,14 +35,14 @@ class Batch:
         self,
         all_reduce: Callable[[Any, Op], Asked],
         broadcast: Callable[[Any, int], Asked],
-        work: Callable[[Asked], Work],
+        to_batch: Callable[[Asked, float | None], tuple[Work, float]],
         submit: Submit,
     ) -> None:
         self._all_reduce = all_reduce
         self._broadcast = broadcast
-        self._work = work
+        self._to_batch = to_batch
         self._submit = submit
-        self._calls: list[tuple[Asked, float | None, Work]] = []
+        self._calls: list[_Call] = []
         self._is_over = False
 
     def all_reduce(self, x: Any, op: Op = Op.SUM, *, timeout: float | None = None) -> Work:
@@ -53,18 +56,34 @@ class Batch:
     def _add(self, asked: Asked, timeout: float | None) -> Work:
         if self._is_over:
             raise UsageError("the batch was sent: make another")
-        work = self._work(asked)
-        self._calls.append((asked, timeout, work))
+        work, limit_s = self._to_batch(asked, timeout)
+        self._calls.append((asked, limit_s, work))
         return work
 
     def _send(self) -> None:
         self._is_over = True
-        for alike in _alike(self._calls):
-            for together in _in_bounds(alike):
+        groups = [together for alike in _alike(self._calls) for together in _in_bounds(alike)]
+        for index, together in enumerate(groups):
+            try:
                 self._send_together(together)
+            except R2cclError as error:
+                self._end([work for unsent in groups[index:] for _, _, work in unsent], error)
+                raise
 
-    def _send_together(self, together: Sequence[tuple[Asked, float | None, Work]]) -> None:
+    def _leave(self) -> None:
+        """The block was left by an exception: nothing is sent."""
+        self._is_over = True
+        self._end([work for _, _, work in self._calls], UsageError("the batch was not sent: its block was left early"))
+
+    @staticmethod
+    def _end(works: Sequence[Work], error: R2cclError) -> None:
+        for work in works:
+            work.hush()  # the block's end tells of it
+            work.finish(error)
+
+    def _send_together(self, together: Sequence[_Call]) -> None:
         works = [work for _, _, work in together]
+        limit_s = min((limit_s for _, limit_s, _ in together if limit_s), default=None)
 
         def end(whole: Work) -> None:
             for work in works:
@@ -72,7 +91,7 @@ class Batch:
                 work.finish(whole.error)
 
         asked = together[0][0] if len(together) == 1 else fused([one for one, _, _ in together])
-        self._submit(asked, together[0][1], end).hush()
+        self._submit(asked, limit_s, end).hush()
 
     def __enter__(self) -> Batch:
         return self
@@ -82,6 +101,8 @@ class Batch:
     ) -> None:
         if kind is None:
             self._send()
+        else:
+            self._leave()
 
     async def __aenter__(self) -> Batch:
         return self
@@ -93,20 +114,20 @@ class Batch:
             self._send()
             for _, _, work in self._calls:
                 await work
+        else:
+            self._leave()
 
 
-def _alike(calls: Sequence[tuple[Asked, float | None, Work]]) -> list[list[tuple[Asked, float | None, Work]]]:
-    groups: dict[tuple[Any, ...], list[tuple[Asked, float | None, Work]]] = {}
+def _alike(calls: Sequence[_Call]) -> list[list[_Call]]:
+    groups: dict[tuple[Any, ...], list[_Call]] = {}
     for one in calls:
         call = one[0].call
-        groups.setdefault((call.kind, call.dtype_name, call.op, call.root, one[1]), []).append(one)
+        groups.setdefault((call.kind, call.dtype_name, call.op, call.root), []).append(one)
     return list(groups.values())
 
 
-def _in_bounds(
-    calls: Sequence[tuple[Asked, float | None, Work]],
-) -> list[list[tuple[Asked, float | None, Work]]]:
-    groups: list[list[tuple[Asked, float | None, Work]]] = []
+def _in_bounds(calls: Sequence[_Call]) -> list[list[_Call]]:
+    groups: list[list[_Call]] = []
     room = 0
     for one in calls:
         size = one[0].call.elements * one[0].call.dtype.itemsize

@@ -10,6 +10,7 @@ most one, the longer ones first; or a list with an array for each rank, of any l
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -37,6 +38,8 @@ class Asked(NamedTuple):
     call: Call
     arrays: tuple[Buffer, ...]
     result: Any
+    #: What the caller wrote, where the kind has another name.
+    name: str = ""
 
 
 class Ranks(NamedTuple):
@@ -74,7 +77,9 @@ def all_gather(who: Ranks, out: Any, x: Any, name: str = "all_gather_into") -> A
     whole, parts = _whole(who, out, True, name, mine)
     if parts[who.rank] != mine.count:
         raise UsageError(f"{name}: x has {mine.count} elements, and out has room for {parts[who.rank]} of this rank")
-    return _in_parts(CollectiveKind.ALL_GATHER, who, mine, whole, parts, out, reads_part=True, writes_whole=True)
+    return _in_parts(
+        CollectiveKind.ALL_GATHER, who, mine, whole, parts, out, reads_part=True, writes_whole=True, name=name
+    )
 
 
 def reduce_scatter(who: Ranks, out: Any, x: Any, op: Op) -> Asked:
@@ -184,14 +189,15 @@ def _in_parts(
     reads_part: bool = False,
     reads_whole: bool = False,
     writes_whole: bool = False,
+    name: str = "",
 ) -> Asked:
     """What is not read is written, part or whole; at ranks that have no whole, neither."""
-    in_place_at = _place_within(who, mine, whole, parts)
-    layout = _part_layout(who.rank, parts, len(whole), in_place_at, reads_part, reads_whole, writes_whole)
+    is_in_place = _place_within(who, mine, whole, parts, name or kind.value)
+    layout = _part_layout(who.rank, parts, len(whole), is_in_place, reads_part, reads_whole, writes_whole)
     call = Call(
         kind, mine.array.dtype, mine.dtype_name, sum(parts), op, root, parts, layout=layout, arrays=1 + len(whole)
     )
-    return Asked(call, (mine, *whole), result)
+    return Asked(call, (mine, *whole), result, name)
 
 
 @lru_cache(maxsize=1024)
@@ -239,6 +245,8 @@ def _whole(who: Ranks, x: Any, writable: bool, name: str, mine: Buffer) -> tuple
             raise UsageError(f"{name}: a list of {len(x)} arrays for {who.size} ranks")
         whole = [buffers.view(one, writable, name) for one in x]
         parts = tuple(buffer.count for buffer in whole)
+        if writable:
+            _refuse_overlaps(whole, name)
     else:
         whole = [buffers.view(x, writable, name)]
         parts = even_parts(whole[0].count, who.size)
@@ -266,7 +274,7 @@ def _room(x: Any, mine: Buffer, size: int, name: str) -> tuple[list[Any], list[B
     return list(made), [buffers.view(made, True, name)]
 
 
-def _place_within(who: Ranks, mine: Buffer, whole: Sequence[Buffer], parts: tuple[int, ...]) -> bool:
+def _place_within(who: Ranks, mine: Buffer, whole: Sequence[Buffer], parts: tuple[int, ...], name: str) -> bool:
     """Is the part just that of the whole? Other overlaps are refused: they would be written while they are read."""
     if not whole or not mine.count or not any(_overlap(mine, buffer) for buffer in whole):
         return False
@@ -275,12 +283,21 @@ def _place_within(who: Ranks, mine: Buffer, whole: Sequence[Buffer], parts: tupl
     else:
         expected = _address(whole[who.rank])
     if _address(mine) != expected:
-        raise UsageError("the arrays of one call share memory, and not just this rank's own part of the other")
+        raise UsageError(
+            f"{name}: the arrays share memory, and not just this rank's own part of the other: pass that, or a copy"
+        )
     return True
 
 
 def _overlap(one: Buffer, other: Buffer) -> bool:
     return bool(np.may_share_memory(one.array, other.array))
+
+
+def _refuse_overlaps(buffers_: Sequence[Buffer], name: str) -> None:
+    """What is written must have a place of its own."""
+    ends = sorted((_address(one), one.count * one.item_bytes) for one in buffers_ if one.count)
+    if any(start + size > other for (start, size), (other, _) in pairwise(ends)):
+        raise UsageError(f"{name}: arrays of out share memory; each rank's part needs its own")
 
 
 def _address(buffer: Buffer) -> int:
@@ -303,9 +320,9 @@ def _even(who: Ranks, buffer: Buffer, which: str) -> tuple[int, ...]:
 
 def _counts(who: Ranks, counts: Any, buffer: Buffer, name: str, which: str) -> tuple[int, ...]:
     try:
-        numbers = tuple(int(number) for number in counts)
-    except (TypeError, ValueError):
-        raise UsageError(f"all_to_all: {name}={counts!r:.80} is no list of numbers") from None
+        numbers = tuple(operator.index(number) for number in counts)
+    except TypeError:
+        raise UsageError(f"all_to_all: {name}={counts!r:.80} is no list of whole numbers") from None
     if len(numbers) != who.size or min(numbers) < 0:
         raise UsageError(f"all_to_all: {name}={counts!r:.80} must be {who.size} numbers, none negative")
     if sum(numbers) != buffer.count:

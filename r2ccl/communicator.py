@@ -21,13 +21,14 @@ from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.work import Work
 from r2ccl.batch import Batch
 from r2ccl.calls import Asked
-from r2ccl.errors import UsageError
+from r2ccl.errors import R2cclError, UsageError
 from r2ccl.handle import Handle
 from r2ccl.ids import WORLD, communicator_id
 from r2ccl.objects import ObjectBroadcasts, pack_object
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.progress import ProgressThread
-from r2ccl.reduction import Op
+from r2ccl.protocol.wire import Abort
+from r2ccl.reduction import Op, refuse_unsupported
 from r2ccl.vocabulary import ANY
 
 
@@ -41,10 +42,10 @@ class Communicator(Handle):
     From the call until its ``Work`` is done they are on loan: neither read nor write them.
 
     All ranks call the same collectives in the same order with the same counts, dtypes, ops and roots; a difference
-    raises :class:`~r2ccl.errors.CollectiveMismatch` on all. Every call takes ``timeout=`` in seconds (default:
-    R2CCL_TIMEOUT_SEC, 0 for none). Calls raise :class:`~r2ccl.errors.UsageError` at once, before anything is numbered;
-    awaiting their Work raises PeerLost, CollectiveMismatch, CollectiveTimeout or CommunicatorAborted. After any of
-    these the contents of unfinished operations' arrays are undefined, they belong to the caller again, and the
+    raises :class:`~r2ccl.errors.CollectiveMismatch` on all. Calls that need others take ``timeout=`` in seconds
+    (default: R2CCL_TIMEOUT_SEC, 0 for none). Calls raise :class:`~r2ccl.errors.UsageError` at once, before anything is
+    numbered; awaiting their Work raises PeerLost, CollectiveMismatch, CollectiveTimeout or CommunicatorAborted. After
+    any of these the contents of unfinished operations' arrays are undefined, they belong to the caller again, and the
     communicator refuses work. Errors name ranks of the job.
     """
 
@@ -58,7 +59,11 @@ class Communicator(Handle):
     ) -> None:
         super().__init__(runtime, number, members, thread, local_rank)
         self._objects: ObjectBroadcasts | None = None
+        #: What it was made from; whoever holds a group holds the job's communicator, which is told of forks.
+        self._parent: Communicator | None = None
         self._groups_made: dict[tuple[int, ...], int] = {}
+        #: A member failed to make it.
+        self._lacks_members = False
 
     # Collectives.
 
@@ -154,13 +159,7 @@ class Communicator(Handle):
         """Calls to be sent together: many small arrays in few operations. ``with comm.batch() as batch:`` and then
         ``batch.all_reduce(x)``, ``batch.broadcast(x, root)``; see :class:`~r2ccl.batch.Batch`."""
         self._refuse_if_closed()
-        thread = self._runtime.shared.thread
-        return Batch(
-            self._all_reduce,
-            self._broadcast,
-            lambda asked: Work(asked.call.kind.value, asked.result, thread),
-            self._submit,
-        )
+        return Batch(self._all_reduce, self._broadcast, self._to_batch, self._submit)
 
     # Messages.
 
@@ -225,13 +224,17 @@ class Communicator(Handle):
         """A communicator of these ranks of ours, in this order. Only they need call it, and no message is sent. The
         Work's result is the communicator, or None on a rank that is not in it."""
         self._refuse_if_closed()
-        chosen = tuple(ranks)
+        try:
+            chosen = tuple(ranks)
+        except TypeError:
+            chosen = ()
         if not chosen or any(type(one) is not int or not 0 <= one < self.size for one in chosen):
             raise UsageError(f"new_group: ranks={ranks!r} must be some of 0 to {self.size - 1}")
         if len(set(chosen)) != len(chosen):
             raise UsageError(f"new_group: ranks={ranks!r} names a rank twice")
         work = Work(f"new_group({list(chosen)})", None, self._runtime.shared.thread)
-        self._cross(work, self._new_group, chosen, work)
+        # Also where this communicator has failed: some may have called it just before they heard of that.
+        self._cross(work, self._new_group, chosen, work, even_if_failed=True)
         return work
 
     def _new_group(self, chosen: tuple[int, ...], work: Work) -> None:
@@ -244,7 +247,17 @@ class Communicator(Handle):
 
     def _group(self, members: tuple[int, ...], operation: int, color: int) -> Communicator:
         number = communicator_id(self._coordinator.communicator, operation, color)
-        return Communicator(self._runtime, number, members, self._thread)
+        made = Communicator(self._runtime, number, members, self._thread)
+        made._parent = self
+
+        def failed(error: R2cclError, abort: Abort | None) -> None:
+            # A member failed the split that made it, so it never makes it; nor what would have been made from it.
+            if abort is not None and (abort.operation <= operation or self._lacks_members):
+                made._lacks_members = True
+                made._coordinator.failing.fail_with(abort)
+
+        self._coordinator.failing.on_failed.append(failed)
+        return made
 
     # The way of a call.
 
@@ -256,13 +269,24 @@ class Communicator(Handle):
         self._check_root("broadcast", root)
         return calls.in_place(CollectiveKind.BROADCAST, x, None, root, root != self.rank)
 
+    def _to_batch(self, asked: Asked, timeout: float | None) -> tuple[Work, float]:
+        """A call's Work and limit. What can be wrong with it is found now, not when the batch is sent in part."""
+        call = asked.call
+        if call.op is not None:
+            refuse_unsupported(call.dtype, call.op)
+        limit_s = self._limit_s(call.kind.value, timeout)
+        return Work(call.kind.value, asked.result, self._runtime.shared.thread), limit_s
+
     def _broadcast_object(self, packed: bytes | None, root: int, work: Work, limit_s: float) -> None:
         if self._objects is None:
             number = communicator_id(self._coordinator.communicator, -1, -1)
             hidden = Communicator(self._runtime, number, self.members, self._thread)
             self._hidden.append(number)
             self._coordinator.failing.share_fate(hidden._coordinator.failing)
-            self._objects = ObjectBroadcasts(hidden.rank, hidden._submit_here)
+            shared = self._runtime.shared
+            self._objects = ObjectBroadcasts(
+                hidden.rank, hidden._submit_here, shared.clock.now, shared.settings.waiting_max
+            )
         self._objects.start(packed, root, work, limit_s)
 
 

@@ -127,7 +127,12 @@ class CommunicatorAborted(R2cclError):
 
 
 class CommunicatorClosed(UsageError):
-    """The communicator was closed, or this process is a fork of the one that owns it. Nothing was sent."""
+    """The communicator was closed, or this process is a fork of the one that owns it.
+
+    A call that raises it sent nothing. The Work of an operation that was under way when the communicator closed fails
+    with it, too: other ranks may have its result, and the contents of its arrays, which are the caller's again, are
+    undefined.
+    """
 
 
 class InvalidTransition(R2cclError):

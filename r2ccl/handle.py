@@ -8,6 +8,7 @@ order in which the calls were made.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -56,7 +57,6 @@ class Handle:
         #: Communicators that nobody but this one knows.
         self._hidden: list[int] = []
         self._local_rank = local_rank
-        self._in_child = False
         self._is_closed = False
         self._when_closed: list[Callable[[], None]] = []
         self._when_forked: list[Callable[[], None]] = []
@@ -94,7 +94,7 @@ class Handle:
     # The way of a call.
 
     def _submit(self, asked: Asked, timeout: float | None, on_end: Callable[[Work], None] | None = None) -> Work:
-        limit_s = self._limit_s(asked.call.kind.value, timeout)
+        limit_s = self._limit_s(asked.name or asked.call.kind.value, timeout)
         planned = self._plans.plan(asked.call)
         shared = self._runtime.shared
         work = Work(planned.call, asked.result, shared.thread, on_end)
@@ -110,18 +110,22 @@ class Handle:
         work = Work(planned.call, asked.result, self._runtime.shared.thread, on_end)
         _or_end(work, self._coordinator.submit, planned, asked.arrays, work, limit_s)
 
-    def _cross(self, work: Work, function: Callable[..., object], *arguments: Any) -> None:
+    def _cross(
+        self, work: Work, function: Callable[..., object], *arguments: Any, even_if_failed: bool = False
+    ) -> None:
         """Call ``function`` on the loop's thread, in the order of calls. Raises what already stands against it."""
         if self._thread is not None:
             with self._thread.lock:
-                self._coordinator.refuse(self._thread.calls_on_their_way)
+                if not even_if_failed:
+                    self._coordinator.refuse(self._thread.calls_on_their_way)
                 self._thread.call(_or_end, work, function, *arguments)
         elif threading.get_ident() != self._runtime.shared.thread:
             raise UsageError(
                 f'{work.call}: called from another thread than that of its loop; connect(progress="thread") allows that'
             )
         else:
-            self._coordinator.refuse()
+            if not even_if_failed:
+                self._coordinator.refuse()
             function(*arguments)
 
     # Checks.
@@ -216,7 +220,8 @@ class Handle:
         try:
             await asyncio.wrap_future(self._thread.run(self._close(timeout)))
         except BaseException:
-            self.abort()
+            if self._is_world:
+                self.abort()
             raise
         self._stop_thread()
 
@@ -293,7 +298,7 @@ class Handle:
 
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every descriptor, say nothing, and refuse all calls."""
-        self._in_child = True
+        self._runtime.is_in_child = True
         for port in self._runtime.ports:
             port.device.close_in_child()
         for callback in self._when_forked:
@@ -304,8 +309,18 @@ class Handle:
             coordinator.failing.error = error
         for coordinator in self._runtime.coordinators.values():
             for operation in [*coordinator.running.values(), *coordinator.waiting]:
-                operation.work.exception()
-                operation.work.finish(error)
+                operation.work.hush()
+        for coordinator in list(self._runtime.coordinators.values()):
+            coordinator.failing.close(error)
+        for work, *_ in () if self._thread is None else self._thread.calls_in_child():
+            if not work.done():
+                work.hush()
+                work.finish(error)
+
+    @property
+    def _in_child(self) -> bool:
+        """Is this a fork of the process that connected?"""
+        return self._runtime.is_in_child
 
     def _own_coordinators(self) -> list[Coordinator]:
         """Those that end with this communicator: the job's ends them all."""
@@ -331,7 +346,7 @@ class Handle:
 
 
 def _is_positive(number: Any) -> bool:
-    return isinstance(number, (int, float, np.number)) and bool(number > 0)
+    return isinstance(number, (int, float, np.number)) and not isinstance(number, bool) and bool(0 < number < math.inf)
 
 
 def _or_end(work: Work, function: Callable[..., object], *arguments: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
@@ -21,6 +22,8 @@ from r2ccl.errors import CollectiveMismatch, UsageError
 from r2ccl.planner.requests import CollectiveKind
 
 OBJECT_BYTES_MAX = 16 << 20
+#: What is left of a limit that is over when the object's turn comes: 0 would be none.
+LIMIT_S_MIN = 1e-3
 
 #: Submits a call on the loop's thread: (call, limit in seconds or 0, who is told of its end).
 SubmitHere = Callable[[Asked, float, Callable[[Work], None]], None]
@@ -30,6 +33,9 @@ def pack_object(obj: Any) -> bytes:
     """Raises :class:`~r2ccl.errors.UsageError` for what msgpack does not know, or what is too large."""
     try:
         packed: bytes = msgpack.packb(obj)
+        if len(packed) <= OBJECT_BYTES_MAX:
+            # What is fit to send is not always fit to be received: a tuple, which arrives as a list, is no key there.
+            unpack_object(packed)
     except (TypeError, ValueError, OverflowError) as unknown:
         raise UsageError(
             f"broadcast_object: {unknown}; it carries None, bools, numbers, str, bytes, lists and dicts of them"
@@ -41,38 +47,68 @@ def pack_object(obj: Any) -> bytes:
     return packed
 
 
+def unpack_object(packed: bytes | memoryview) -> Any:
+    """What :func:`pack_object` packed."""
+    return msgpack.unpackb(packed, strict_map_key=False)
+
+
+@dataclass(slots=True)
+class _Call:
+    packed: bytes | None
+    root: int
+    work: Work
+    limit_s: float
+    #: When it was called: what it waited for its turn counts.
+    called_at_s: float
+    has_begun: bool = False
+
+
 class ObjectBroadcasts:
     """One communicator's objects, in the order of the calls."""
 
-    def __init__(self, rank: int, submit: SubmitHere) -> None:
+    def __init__(self, rank: int, submit: SubmitHere, now: Callable[[], float], waiting_max: int) -> None:
         self._rank = rank
         self._submit = submit
-        self._calls: deque[tuple[bytes | None, int, Work, float]] = deque()
+        self._now = now
+        self._waiting_max = waiting_max
+        self._calls: deque[_Call] = deque()
+        self._is_beginning = False
 
     def start(self, packed: bytes | None, root: int, work: Work, limit_s: float) -> None:
         """Broadcast one object, after those before it."""
-        self._calls.append((packed, root, work, limit_s))
-        if len(self._calls) == 1:
-            self._tell_length()
+        if len(self._calls) >= self._waiting_max:
+            raise UsageError(f"{len(self._calls)} objects are under way: await some of them before calling more")
+        self._calls.append(_Call(packed, root, work, limit_s, self._now()))
+        self._begin()
 
-    def _tell_length(self) -> None:
-        packed, root, _, limit_s = self._calls[0]
-        length = np.array([0 if packed is None else len(packed)], np.uint64)
-        self._broadcast(length, root, limit_s, lambda: self._tell_bytes(int(length[0])))
-
-    def _tell_bytes(self, length: int) -> None:
-        packed, root, work, limit_s = self._calls[0]
-        if length > OBJECT_BYTES_MAX:
-            self._end(CollectiveMismatch(work.operation, {root: f"broadcast_object of {length} bytes"}))
+    def _begin(self) -> None:
+        # What is begun may end at once and bring us here again: thousands may wait, so only the first call goes on.
+        if self._is_beginning:
             return
-        room = np.empty(length, np.uint8) if packed is None else np.frombuffer(packed, np.uint8)
-        self._broadcast(room, root, limit_s, lambda: self._arrived(room))
+        self._is_beginning = True
+        try:
+            while self._calls and not self._calls[0].has_begun:
+                self._calls[0].has_begun = True
+                self._tell_length(self._calls[0])
+        finally:
+            self._is_beginning = False
 
-    def _arrived(self, room: np.ndarray[Any, Any]) -> None:
-        self._calls[0][2].returns(msgpack.unpackb(room.data, strict_map_key=False))
+    def _tell_length(self, call: _Call) -> None:
+        length = np.array([0 if call.packed is None else len(call.packed)], np.uint64)
+        self._broadcast(length, call, lambda: self._tell_bytes(call, int(length[0])))
+
+    def _tell_bytes(self, call: _Call, length: int) -> None:
+        if length > OBJECT_BYTES_MAX:
+            self._end(CollectiveMismatch(call.work.operation, {call.root: f"broadcast_object of {length} bytes"}))
+            return
+        room = np.empty(length, np.uint8) if call.packed is None else np.frombuffer(call.packed, np.uint8)
+        self._broadcast(room, call, lambda: self._arrived(call, room))
+
+    def _arrived(self, call: _Call, room: np.ndarray[Any, Any]) -> None:
+        call.work.returns(unpack_object(room.data))
         self._end(None)
 
-    def _broadcast(self, x: np.ndarray[Any, Any], root: int, limit_s: float, then: Callable[[], None]) -> None:
+    def _broadcast(self, x: np.ndarray[Any, Any], call: _Call, then: Callable[[], None]) -> None:
         def ended(part: Work) -> None:
             part.hush()
             if part.error is None:
@@ -80,11 +116,12 @@ class ObjectBroadcasts:
             else:
                 self._end(part.error)
 
-        asked = calls.in_place(CollectiveKind.BROADCAST, x, None, root, root != self._rank)
+        limit_s = call.limit_s
+        if limit_s:
+            limit_s = max(limit_s - (self._now() - call.called_at_s), LIMIT_S_MIN)
+        asked = calls.in_place(CollectiveKind.BROADCAST, x, None, call.root, call.root != self._rank)
         self._submit(asked, limit_s, ended)
 
     def _end(self, error: BaseException | None) -> None:
-        _, _, work, _ = self._calls.popleft()
-        work.finish(error)
-        if self._calls:
-            self._tell_length()
+        self._calls.popleft().work.finish(error)
+        self._begin()

@@ -27,6 +27,21 @@ SWITCH_INTERVAL_S = 0.0005
 STOP_S = 1.0
 
 
+class _Thread(threading.Thread):
+    """Remembers how often the interpreter switched before there was any like it."""
+
+    interval_before_s: float
+
+    def __init__(self, main: Callable[[], None]) -> None:
+        super().__init__(target=main, name="r2ccl", daemon=True)
+        others = self.others()
+        self.interval_before_s = others[0].interval_before_s if others else sys.getswitchinterval()
+
+    def others(self) -> list[_Thread]:
+        """Those that run, of other jobs in this process."""
+        return [one for one in threading.enumerate() if isinstance(one, _Thread) and one is not self]
+
+
 class ProgressThread:
     """The thread. It is a daemon, and ends with the program at the latest."""
 
@@ -36,10 +51,9 @@ class ProgressThread:
         #: Guards the order of calls, and whether somebody is to come for them.
         self.lock = threading.Lock()
         self._is_coming = False
-        self._thread = threading.Thread(target=self._main, name="r2ccl", daemon=True)
-        self._interval_before_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCH_INTERVAL_S, self._interval_before_s))
+        self._thread = _Thread(self._main)
         self._thread.start()
+        sys.setswitchinterval(min(SWITCH_INTERVAL_S, self._thread.interval_before_s))
         self._at_exit = _stopper(weakref.ref(self))
         atexit.register(self._at_exit)
 
@@ -53,6 +67,10 @@ class ProgressThread:
         if not self._is_coming:
             self._is_coming = True
             self.loop.call_soon_threadsafe(self._drain)
+
+    def calls_in_child(self) -> list[tuple[Any, ...]]:
+        """After a fork, in the child, which has no such thread: the arguments of the calls that nobody comes for."""
+        return [arguments for _, arguments in self._calls]
 
     @property
     def calls_on_their_way(self) -> int:
@@ -76,7 +94,8 @@ class ProgressThread:
         if self._thread.is_alive() and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout_s)
-        sys.setswitchinterval(self._interval_before_s)
+        if not self._thread.others():
+            sys.setswitchinterval(self._thread.interval_before_s)
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -86,12 +105,19 @@ class ProgressThread:
             self.loop.close()
 
     def _drain(self) -> None:
-        with self.lock:
-            self._is_coming = False
-            calls = list(self._calls)
-            self._calls.clear()
-        for function, arguments in calls:
-            function(*arguments)
+        try:
+            for _ in range(len(self._calls)):
+                function, arguments = self._calls[0]
+                try:
+                    function(*arguments)
+                finally:
+                    # Only now: if the process forks meanwhile, the child finds the call and ends it.
+                    self._calls.popleft()
+        finally:
+            with self.lock:
+                self._is_coming = bool(self._calls)
+                if self._is_coming:
+                    self.loop.call_soon(self._drain)
 
 
 async def _others_ended() -> None:

@@ -112,10 +112,15 @@ def supported(dtype: np.dtype[Any], op: Op) -> bool:
     return is_float and op not in _BITWISE and op not in _LOGICAL
 
 
-def reducer(dtype: np.dtype[Any], op: Op) -> Reducer:
-    """The function that combines pieces of ``dtype``. Raises :class:`UsageError` where :func:`supported` is False."""
+def refuse_unsupported(dtype: np.dtype[Any], op: Op) -> None:
+    """Raises :class:`UsageError` where :func:`supported` is False."""
     if not supported(dtype, op):
         raise UsageError(f"{op} is not defined for {dtype}")
+
+
+def reducer(dtype: np.dtype[Any], op: Op) -> Reducer:
+    """The function that combines pieces of ``dtype``. Raises :class:`UsageError` where :func:`supported` is False."""
+    refuse_unsupported(dtype, op)
     ufunc = _UFUNCS[op]
     if dtype.kind in "bui":
         return _exact(ufunc)

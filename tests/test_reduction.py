@@ -14,13 +14,33 @@ from hypothesis.extra import numpy as st_numpy
 
 from r2ccl import reduction
 from r2ccl.errors import UsageError
-from r2ccl.reduction import Op, reducer, supported
+from r2ccl.reduction import Op, finish, reducer, supported
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = [np.dtype("float16"), BFLOAT16]
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOAT16]
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
-UFUNCS = {Op.SUM: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum}
+BOOL = np.dtype(bool)
+COMPLEX = [np.dtype("complex64"), np.dtype("complex128")]
+#: What each op does to two operands; an average is divided when all are summed.
+UFUNCS = {
+    Op.SUM: np.add,
+    Op.PRODUCT: np.multiply,
+    Op.MIN: np.minimum,
+    Op.MAX: np.maximum,
+    Op.AVERAGE: np.add,
+    Op.BITWISE_AND: np.bitwise_and,
+    Op.BITWISE_OR: np.bitwise_or,
+    Op.BITWISE_XOR: np.bitwise_xor,
+    Op.LOGICAL_AND: np.logical_and,
+    Op.LOGICAL_OR: np.logical_or,
+    Op.LOGICAL_XOR: np.logical_xor,
+}
+#: On which kinds of numbers each op is defined.
+ON_ALL = {Op.SUM, Op.PRODUCT}
+ON_ORDERED = {*ON_ALL, Op.MIN, Op.MAX}
+ON_FLOATS = {*ON_ORDERED, Op.AVERAGE}
+ON_INTEGERS = set(Op) - {Op.AVERAGE}
 EVERY_PATTERN = np.arange(1 << 16, dtype=np.uint16)
 #: One more than a piece, so that a last short piece is left to the ufunc.
 PIECE_AND_ONE = reduction._WidenedSum.PIECE_ELEMENTS + 1
@@ -32,38 +52,57 @@ def bits(array: Array) -> Array:
     return array.view(f"u{array.itemsize}")
 
 
-def combined(op: Op, destination: Array, received: Array, received_first: bool) -> Array:
-    """What a reducer makes of copies; the received operand must stay as it was."""
-    result, before = destination.copy(), received.copy()
+def combined(op: Op, own: Array, received: Array, received_first: bool) -> Array:
+    """What a reducer makes of them, in place and beside: the same bits, and operands that stay as they were."""
+    in_place, beside, before = own.copy(), np.full_like(own, 1), (own.tobytes(), received.tobytes())
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
-        reducer(destination.dtype, op)(result, received, received_first)
-    assert before.tobytes() == received.tobytes()
-    return result
+        reducer(own.dtype, op)(in_place, received, received_first)
+        reducer(own.dtype, op)(beside, received, received_first, own)
+    assert before == (own.tobytes(), received.tobytes())
+    assert in_place.tobytes() == beside.tobytes()
+    return in_place
 
 
 def by_ufunc(op: Op, destination: Array, received: Array, received_first: bool) -> Array:
     operands = (received, destination) if received_first else (destination, received)
     with np.errstate(all="ignore"):
         result: Array = UFUNCS[op](*operands)
-    return result
+    return result.astype(destination.dtype)
+
+
+def defined(dtype: np.dtype[Any]) -> list[Op]:
+    """In their order."""
+    if dtype in COMPLEX:
+        ops = ON_ALL
+    elif dtype in FLOATS:
+        ops = ON_FLOATS
+    else:
+        ops = ON_INTEGERS
+    return [op for op in Op if op in ops]
 
 
 @given(
     data=st.data(),
-    dtype=st.sampled_from([*INTEGERS, np.dtype(bool), *FLOATS[:3]]),
-    op=st.sampled_from(list(Op)),
+    dtype_and_op=st.sampled_from(
+        [(dtype, op) for dtype in (*INTEGERS, BOOL, *FLOATS[:3], *COMPLEX) for op in defined(dtype)]
+    ),
     size=st.integers(0, 40),
     received_first=st.booleans(),
 )
-def test_a_reducer_is_the_ufunc_in_place(data, dtype, op, size, received_first):
+def test_a_reducer_is_the_ufunc_in_place_and_beside(data, dtype_and_op, size, received_first):
+    dtype, op = dtype_and_op
     left, right = (data.draw(st_numpy.arrays(dtype, size)) for _ in range(2))
     result = combined(op, left, right, received_first)
     np.testing.assert_array_equal(result, by_ufunc(op, left, right, received_first), strict=True)
 
 
-@given(op=st.sampled_from(list(Op)), pair=st.tuples(*[st.binary(min_size=34, max_size=34)] * 2), first=st.booleans())
-def test_a_reducer_of_bfloat16_is_the_ufunc_in_place(op, pair, first):
+@given(
+    op=st.sampled_from(defined(BFLOAT16)),
+    pair=st.tuples(*[st.binary(min_size=34, max_size=34)] * 2),
+    first=st.booleans(),
+)
+def test_a_reducer_of_bfloat16_is_the_ufunc_in_place_and_beside(op, pair, first):
     left, right = (np.frombuffer(half, BFLOAT16) for half in pair)
     np.testing.assert_array_equal(bits(combined(op, left, right, first)), bits(by_ufunc(op, left, right, first)))
 
@@ -82,10 +121,33 @@ def test_integers_wrap_around(dtype):
         (Op.PRODUCT, [False, False, False, True]),
         (Op.MIN, [False, False, False, True]),
         (Op.MAX, [False, True, True, True]),
+        (Op.BITWISE_AND, [False, False, False, True]),
+        (Op.BITWISE_OR, [False, True, True, True]),
+        (Op.BITWISE_XOR, [False, True, True, False]),
+        (Op.LOGICAL_AND, [False, False, False, True]),
+        (Op.LOGICAL_OR, [False, True, True, True]),
+        (Op.LOGICAL_XOR, [False, True, True, False]),
     ],
 )
 def test_of_bools_the_sum_is_or_and_the_product_is_and(op, expected):
     left, right = np.array([False, False, True, True]), np.array([False, True, False, True])
+    assert combined(op, left, right, False).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (Op.BITWISE_AND, [0, 0, 0b0100, 0]),
+        (Op.BITWISE_OR, [0, 0b0110, 0b1101, 0b0011]),
+        (Op.BITWISE_XOR, [0, 0b0110, 0b1001, 0b0011]),
+        (Op.LOGICAL_AND, [0, 0, 1, 1]),
+        (Op.LOGICAL_OR, [0, 1, 1, 1]),
+        (Op.LOGICAL_XOR, [0, 1, 0, 0]),
+    ],
+)
+def test_of_integers_bits_are_combined_by_bitwise_ops_and_truth_by_logical_ones(dtype, op, expected):
+    left, right = np.array([0, 0, 0b0101, 0b0001], dtype), np.array([0, 0b0110, 0b1100, 0b0010], dtype)
     assert combined(op, left, right, False).tolist() == expected
 
 
@@ -108,7 +170,7 @@ def test_extremes_of_unlike_zeros_depend_on_operand_order_alone(dtype, op, size)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("op", list(Op))
+@pytest.mark.parametrize("op", defined(FLOATS[0]))
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 33, 1000, PIECE_AND_ONE])
 def test_two_ranks_that_combine_two_nans_get_the_same_payload(dtype, op, size):
     """One has the left operand in its buffer, the other the right one."""
@@ -172,7 +234,7 @@ def test_the_fast_sum_of_every_finite_pattern_has_the_ufuncs_bits(dtype, receive
     right = np.full(left.size, other, np.uint16).view(dtype)
     result = combined(Op.SUM, left, right, received_first)
     np.testing.assert_array_equal(bits(result), bits(by_ufunc(Op.SUM, left, right, received_first)))
-    assert fast_sums == [True, True]
+    assert fast_sums == [True] * 4  # two pieces, in place and beside
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -191,7 +253,7 @@ def test_where_subnormals_are_flushed_the_ufunc_sums_float16(fast_sums, monkeypa
     left, right = (patterns_that_need_no_ufunc(np.dtype("float16"), 1 << 15, seed) for seed in (10, 20))
     result = combined(Op.SUM, left, right, False)
     np.testing.assert_array_equal(bits(result), bits(by_ufunc(Op.SUM, left, right, False)))
-    assert fast_sums == [False]
+    assert fast_sums == [False, False]
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -223,13 +285,17 @@ def test_memory_at_odd_addresses_is_reduced_like_any_other():
         assert (combined(Op.SUM, np.ones(count, dtype), odd, False) == 2).all()
         reducer(dtype, Op.SUM)(odd, np.ones(count, dtype), True)
         assert (odd == 2).all()
+        reducer(dtype, Op.SUM)(odd, np.ones(count, dtype), True, np.full(count, 3, dtype))
+        assert (odd == 4).all()
 
 
-@pytest.mark.parametrize("op", [Op.MIN, Op.MAX])
-def test_complex_numbers_have_no_extremes(op):
-    assert not supported(np.dtype(complex), op)
-    with pytest.raises(UsageError, match=f"{op} is not defined for complex128"):
-        reducer(np.dtype(complex), op)
+@pytest.mark.parametrize("dtype", [*COMPLEX, *FLOATS, *INTEGERS, BOOL], ids=str)
+def test_an_op_is_defined_where_it_means_something_and_refused_elsewhere(dtype):
+    for op in Op:
+        assert supported(dtype, op) == (op in defined(dtype))
+        if op not in defined(dtype):
+            with pytest.raises(UsageError, match=f"{op} is not defined for {dtype}"):
+                reducer(dtype, op)
 
 
 @pytest.mark.parametrize(
@@ -242,13 +308,65 @@ def test_other_dtypes_are_refused(dtype, op):
         reducer(np.dtype(dtype), op)
 
 
-def test_every_carried_dtype_can_be_summed():
-    assert all(supported(dtype, op) for dtype in (*FLOATS, *INTEGERS, np.dtype(bool)) for op in Op)
+# What is left to do at the end.
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_an_average_is_the_sum_divided_once_and_rounded_once(dtype):
+    sums = np.array([0, 1, 6, 7, -5, 0.5, np.inf, ml_dtypes.finfo(dtype).max], dtype)
+    for ranks in (1, 2, 3, 7, 300):
+        result = sums.copy()
+        finisher = finish(Op.AVERAGE, ranks)
+        assert finisher is not None
+        with warnings.catch_warnings(), np.errstate(all="raise"):
+            warnings.simplefilter("error")
+            finisher(result)
+        assert result.dtype == dtype
+        exact = (sums.astype(np.float64) / ranks).astype(dtype)
+        assert result.tobytes() == exact.tobytes()
+
+
+def test_a_float64_average_by_thousands_of_ranks_loses_nothing():
+    result = np.array([1.0, 1e300])
+    finisher = finish(Op.AVERAGE, 100_003)
+    assert finisher is not None
+    finisher(result)
+    assert result.tolist() == [1.0 / 100_003, 1e300 / 100_003]
+
+
+def test_an_average_of_not_a_number_stays_one_in_silence():
+    result = np.array([np.nan, -np.inf], np.float16)
+    finisher = finish(Op.AVERAGE, 2)
+    assert finisher is not None
+    with np.errstate(all="raise"):
+        finisher(result)
+    assert np.isnan(result[0])
+    assert result[1] == -np.inf
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, BOOL], ids=str)
+@pytest.mark.parametrize("op", [Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_XOR])
+def test_logical_ops_of_one_rank_leave_truth_though_nothing_was_combined(dtype, op):
+    result = np.array([0, 1, 5, 100]).astype(dtype)
+    finisher = finish(op, 1)
+    assert finisher is not None
+    finisher(result)
+    assert result.tolist() == [0, 1, 1, 1]
+    assert finish(op, 2) is None
+
+
+def test_other_ops_are_over_when_the_last_operand_is_in():
+    others = set(Op) - {Op.AVERAGE, Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_XOR}
+    assert all(finish(op, ranks) is None for op in others for ranks in (1, 2, 3))
 
 
 def test_an_op_is_shown_and_found_by_its_name():
-    assert [str(op) for op in Op] == ["sum", "product", "min", "max"]
+    assert [str(op) for op in Op] == [
+        "sum", "product", "min", "max", "average",
+        "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or", "logical_xor",
+    ]  # fmt: skip
     assert Op("max") is Op.MAX
+    assert Op("bitwise_xor") is Op.BITWISE_XOR
 
 
 def test_the_kernel_is_named_after_numpys_major_version_and_our_revision():

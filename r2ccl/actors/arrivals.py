@@ -1,7 +1,8 @@
 """The arrivals desk: takes all chunks of all connections, and hands each to the inbox of its communicator.
 
-Members make a communicator at different moments, so chunks of one that does not exist here yet are kept, by name and up
-to a bound. A chunk of a message between two ranks makes the channel it belongs to."""
+Members make a communicator at different moments, so chunks of one that does not exist here yet are kept, up to a bound,
+and acknowledged: what waits for a communicator must not fill the lane that others share, for its making may wait for
+them. A chunk of a message between two ranks makes the channel it belongs to."""
 
 from __future__ import annotations
 
@@ -10,16 +11,27 @@ from collections.abc import Callable
 from typing import Any
 
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.inbox import Inbox, Landing
+from r2ccl.actors.inbox import AHEAD_MAX, CHUNKS_MAX, Inbox, Landing
 from r2ccl.actors.operation import Scratch
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol.wire import CHUNK_BYTES_MAX, BadFrame, Header, Kind
+from r2ccl.protocol.ledger import Ledger
+from r2ccl.protocol.wire import CHUNK_BYTES_MAX, Ack, BadFrame, Header, Kind, OpenTransfer, frames_of
 from r2ccl.transport.interface import Connection
 
 #: Kept for communicators that this rank has not made, for each rank of the job: far beyond any credit. What one chunk
 #: takes besides its bytes.
 STRANGERS_BYTES_MAX = 64 << 20
 STRANGER_BYTES = 512
+
+
+class _ToCome:
+    """A communicator that this rank has not made yet: what arrived, which its inbox will take over."""
+
+    __slots__ = ("chunks", "ledger")
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.chunks: list[tuple[Header, bytes]] = []
 
 
 class ArrivalsDesk:
@@ -36,10 +48,9 @@ class ArrivalsDesk:
         #: Connection -> the chunk it is receiving in place.
         self._landings: dict[Connection, Landing] = {}
         self._headers: dict[Connection, Header] = {}
-        #: Chunks of communicators that this rank has not made yet, by name: no ledger knows them, and what is sent
-        #: again must not be kept again, or the senders' credit would not bound it.
-        self._strangers: dict[int, dict[tuple[int, int, int, int], tuple[Connection, Header, bytes]]] = {}
+        self._to_come: dict[int, _ToCome] = {}
         self._strangers_kept = 0
+        courier.resyncs.append(self._resync)
         #: A mapping, so that its pages exist only when something was thrown away, and go when it goes: a block this
         #: size from the allocator ends in the heap, once one was freed, and keeps that from shrinking.
         self._trash = memoryview(mmap.mmap(-1, CHUNK_BYTES_MAX))
@@ -47,9 +58,45 @@ class ArrivalsDesk:
     def add(self, inbox: Inbox) -> None:
         """A communicator exists here from now on."""
         self._inboxes[inbox.communicator] = inbox
-        for connection, header, payload in self._strangers.pop(inbox.communicator, {}).values():
+        to_come = self._to_come.pop(inbox.communicator, None)
+        if to_come is None:
+            return
+        for header, payload in to_come.chunks:
             self._strangers_kept -= STRANGER_BYTES + len(payload)
-            self.chunk(connection, header, memoryview(payload))
+            inbox.take_over(header, payload)
+        for peer in self._shared.peers:
+            self._ask_again(peer, inbox.communicator, to_come.ledger)
+
+    def ledger(self, communicator: int) -> Ledger:
+        """The ledger of a communicator that is being made: it knows what has come."""
+        to_come = self._to_come.get(communicator)
+        return Ledger() if to_come is None else to_come.ledger
+
+    def strangers(self) -> list[tuple[int, int, int]]:
+        """(communicator, source, step) of chunks that are kept for communicators to come."""
+        return [
+            (number, header.source, header.step) for number, kept in self._to_come.items() for header, _ in kept.chunks
+        ]
+
+    def stranded_bytes(self) -> int:
+        """Of those chunks."""
+        return sum(len(payload) for kept in self._to_come.values() for _, payload in kept.chunks)
+
+    def forget(self, communicator: int) -> None:
+        """A communicator has failed that this rank has not made, and so called nothing in: keep nothing of it."""
+        to_come = self._to_come.get(communicator)
+        if to_come is not None:
+            self._drop(to_come, lambda _: True)
+
+    def abandon(self, peer: int) -> None:
+        """A rank is gone: no communicator that it is in will work."""
+        for to_come in self._to_come.values():
+            self._drop(to_come, lambda header: header.source == peer)
+
+    def _drop(self, to_come: _ToCome, unwanted: Callable[[Header], bool]) -> None:
+        chunks = to_come.chunks
+        self._strangers_kept -= sum(STRANGER_BYTES + len(payload) for header, payload in chunks if unwanted(header))
+        to_come.chunks = [chunk for chunk in chunks if not unwanted(chunk[0])]
 
     def retire(self, communicator: int) -> None:
         """A communicator is no more. What still comes of it is late: nobody waits for it."""
@@ -101,7 +148,7 @@ class ArrivalsDesk:
         if landing.inbox is not None:
             landing.inbox.landed(connection, landing, header, self._displace)
         elif landing.scratch is not None:
-            self.chunk(connection, header, landing.scratch.view)
+            self._whole(connection, header, landing.scratch.view)
 
     def _written(self, connection: Connection, header: Header) -> Landing | None:
         """A one-sided write was notified: its bytes are where we had said. None: nobody wants them any more."""
@@ -118,6 +165,10 @@ class ArrivalsDesk:
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         self._verify(connection, header)
+        self._count(connection, header)
+        self._whole(connection, header, payload)
+
+    def _whole(self, connection: Connection, header: Header, payload: memoryview) -> None:
         inbox = self._inbox(header)
         if header.communicator in self._retired:
             return
@@ -125,17 +176,40 @@ class ArrivalsDesk:
             self._keep(connection, header, bytes(payload))
             return
         inbox.check(header)
-        self._count(connection, header)
         inbox.whole(connection, header, payload, self._displace)
 
     def _keep(self, connection: Connection, header: Header, payload: bytes) -> None:
-        kept = self._strangers.setdefault(header.communicator, {})
+        if header.operation > AHEAD_MAX or header.chunk >= CHUNKS_MAX:
+            raise BadFrame(f"chunk {header.chunk} of operation {header.operation} is too far ahead")
+        to_come = self._to_come.get(header.communicator)
+        if to_come is None:
+            to_come = self._to_come[header.communicator] = _ToCome()
         name = (header.operation, header.step, header.source, header.chunk)
-        if name not in kept:
+        if to_come.ledger.has(*name):
+            self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
+        elif self._strangers_kept + STRANGER_BYTES + len(payload) > STRANGERS_BYTES_MAX * self._shared.size:
+            raise BadFrame("too much for communicators that do not exist here")
+        else:
             self._strangers_kept += STRANGER_BYTES + len(payload)
-            if self._strangers_kept > STRANGERS_BYTES_MAX * self._shared.size:
-                raise BadFrame("too much for communicators that do not exist here")
-        kept[name] = (connection, header, payload)
+            to_come.chunks.append((header, payload))
+        to_come.ledger.accept(*name)
+        self._say_arrived(header.source, header.communicator, to_come.ledger.acknowledge(header.source))
+
+    def _say_arrived(self, peer: int, communicator: int, transfers: tuple[OpenTransfer, ...]) -> None:
+        for some in frames_of(transfers):
+            self._courier.tell(peer, Kind.ACK, Ack(communicator, 0, some).body())
+
+    def _ask_again(self, peer: int, communicator: int, ledger: Ledger) -> None:
+        for name in ledger.missing(peer):
+            self._courier.tell(peer, Kind.REPEAT, [communicator, *name])
+
+    def _resync(self, peer: int) -> None:
+        """A path changed: say again what the peer may have missed about communicators to come."""
+        for communicator, to_come in self._to_come.items():
+            transfers = to_come.ledger.acknowledge_all(peer)
+            if transfers:
+                self._say_arrived(peer, communicator, transfers)
+            self._ask_again(peer, communicator, to_come.ledger)
 
     def spoiled(self, connection: Connection, header: Header) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`. The chunk is asked for again, unless it is a duplicate.
@@ -148,8 +222,10 @@ class ArrivalsDesk:
             inbox.duplicate(connection, header)
             return
         self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
-        if inbox is not None:
-            inbox.ledger.spoiled(header.operation, header.step, header.source, header.chunk)
+        if header.communicator in self._retired:
+            return
+        ledger = self._to_come.setdefault(header.communicator, _ToCome()).ledger if inbox is None else inbox.ledger
+        ledger.spoiled(header.operation, header.step, header.source, header.chunk)
         name = [header.communicator, header.operation, header.step, header.chunk]
         self._courier.tell(header.source, Kind.REPEAT, name)
 

@@ -22,7 +22,7 @@ from r2ccl.actors.shared import Shared
 from r2ccl.actors.timers import Timer
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
-from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
+from r2ccl.errors import PeerLost, R2cclError
 from r2ccl.ids import channel_id
 from r2ccl.protocol.wire import Abort
 from r2ccl.vocabulary import TAG_MAX
@@ -38,6 +38,7 @@ class Failures(Protocol):
 
     def fail(self, operation: int, cause: str, text: str, details: tuple[object, ...]) -> None: ...
     def fail_with(self, abort: Abort) -> None: ...
+    def refuse_if_failed(self) -> None: ...
     def first_unfinished(self) -> int: ...
 
 
@@ -57,7 +58,9 @@ class Host(Protocol):
     def failing(self) -> Failures: ...
     @property
     def inbox(self) -> Arrivals: ...
-    def submit(self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float) -> None: ...
+    def submit(
+        self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float, waited_s: float = 0.0
+    ) -> None: ...
     def has_unclaimed(self) -> bool: ...
 
 
@@ -99,12 +102,14 @@ class Channels:
 
     def send(self, target: int, tag: int, planned: Planned, buffer: Buffer, work: Work, timeout_s: float) -> None:
         """Send a message: the next of the channel."""
+        self._host.failing.refuse_if_failed()
         self._channel(self._shared.rank, target, tag).submit(planned, (buffer,), work, timeout_s)
 
     def receive(
         self, source: int | None, tag: int, plan_from: PlanFrom, buffer: Buffer, work: Work, timeout_s: float
     ) -> None:
         """Receive a message: the next of its channel, or of whichever has one first."""
+        self._host.failing.refuse_if_failed()
         pending = self._pending.get(tag)
         if source is not None and not pending:
             self._channel(source, self._shared.rank, tag).submit(plan_from(source), (buffer,), work, timeout_s)
@@ -181,12 +186,10 @@ class Channels:
         return list(pending)[: list(pending).index(call)]
 
     def _submit(self, call: _Receive, source: int, tag: int) -> None:
-        left_s = call.timeout_s
-        if left_s:
-            left_s = max(left_s - (self._shared.clock.now() - call.called_at_s), 1e-3)
+        waited_s = self._shared.clock.now() - call.called_at_s
         try:
             self._channel(source, self._shared.rank, tag).submit(
-                call.plan_from(source), (call.buffer,), call.work, left_s
+                call.plan_from(source), (call.buffer,), call.work, call.timeout_s, waited_s
             )
         except R2cclError as error:
             call.work.finish(error)
@@ -210,11 +213,7 @@ class Channels:
         for channel in list(self._channels.values()):
             if abort is not None:
                 channel.failing.fail_with(abort)
-        self._end_pending(error if abort is not None else CommunicatorClosed("the communicator is closed"))
-
-    def _channel_failed(self, error: R2cclError, abort: Abort | None) -> None:
-        if abort is not None:
-            self._host.failing.fail_with(abort)
+        self._end_pending(error)
 
     def _end_pending(self, error: R2cclError) -> None:
         pending, self._pending = self._pending, {}

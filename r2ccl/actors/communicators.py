@@ -14,7 +14,7 @@ from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.channels import Channels
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.messages import PeerGone
+from r2ccl.actors.messages import AbortAcknowledged, AbortHeard, EnteredHeard, PeerGone, PeerParted
 from r2ccl.actors.operation import ScratchPool
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
@@ -53,8 +53,8 @@ class Communicators:
         self._channels: list[Channels] = []
         #: Said of communicators that were not made here yet.
         self._early: dict[int, list[Any]] = {}
-        #: Peers that were lost, for communicators that are made afterwards.
-        self._gone: list[PeerGone] = []
+        #: Peers that were lost or left, for communicators that are made afterwards.
+        self._gone: list[PeerGone | PeerParted] = []
         desk.adopt = self.adopt
 
     def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
@@ -74,6 +74,15 @@ class Communicators:
         """The messages between a communicator's members."""
         made = Channels(coordinator, self._shared, self.open)
         self._channels.append(made)
+        # Messages that came before the communicator was made here.
+        heard = [
+            (number, told.peer, told.entered.step)
+            for number, kept in self._early.items()
+            for told in kept
+            if isinstance(told, EnteredHeard)
+        ]
+        for channel in [*heard, *self._desk.strangers()]:
+            made.adopt(*channel)
         return made
 
     def adopt(self, communicator: int, source: int, tag: int) -> None:
@@ -97,9 +106,10 @@ class Communicators:
             if coordinator.is_running:
                 coordinator.tell(message)
 
-    def peer_gone(self, gone: PeerGone) -> None:
-        """A rank is dead or unreachable."""
+    def peer_gone(self, gone: PeerGone | PeerParted) -> None:
+        """A rank is dead or unreachable, or has left."""
         self._gone.append(gone)
+        self._desk.abandon(gone.peer)
         self.tell_all(gone)
 
     def retire(self, numbers: list[int]) -> None:
@@ -120,8 +130,10 @@ class Communicators:
         self._channels = [channels for channels in self._channels if channels.communicator not in numbers]
 
     def _keep(self, communicator: int, message: Any) -> None:
-        if self._desk.is_retired(communicator):
+        if self._desk.is_retired(communicator) or isinstance(message, AbortAcknowledged):
             return
+        if isinstance(message, AbortHeard):
+            self._desk.forget(communicator)
         kept = self._early.setdefault(communicator, [])
         if len(kept) < EARLY_MAX:
             kept.append(message)

@@ -14,6 +14,7 @@ import numpy as np
 
 from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.asks import Asks
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.inbox import Inbox
@@ -62,7 +63,7 @@ class Coordinator(Actor):
         self.peers = tuple(member for member in members if member != shared.rank)
         self.shared = shared
         self.courier = courier
-        self.inbox = Inbox(communicator, shared, courier, self, pool)
+        self.inbox = Inbox(communicator, shared, courier, self, pool, desk.ledger(communicator))
         self.ledger = self.inbox.ledger
         self.running = self.inbox.running
         #: Called and numbered, not started: references only.
@@ -75,6 +76,7 @@ class Coordinator(Actor):
         self._ack_timer_armed = False
         self._is_starting = False
         self._has_left = False
+        self._asks = Asks(self)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
         courier.peers[communicator] = self.peers
@@ -92,13 +94,15 @@ class Coordinator(Actor):
                 "await some of them before calling more"
             )
 
-    def submit(self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float) -> None:
+    def submit(
+        self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float, waited_s: float = 0.0
+    ) -> None:
         """Number the call, and start it if there is room. Raises before anything is numbered."""
         self.refuse()
         work.operation = self.next_operation
         now = self.shared.clock.now()
         operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, now)
-        operation.stalled_s = self.own_stall_s()
+        operation.waited_s, operation.stalled_s = waited_s, self.own_stall_s()
         self.next_operation += 1
         if len(self.running) < self.shared.settings.running_max and not self.waiting:
             self._start(operation)
@@ -123,12 +127,6 @@ class Coordinator(Actor):
         self.failing.compare(operation)
         self._end_if_complete(operation)
         self.failing.fail_without(operation)
-
-    def _ask(self, operation: Operation, peer: int) -> None:
-        """What waits for credit goes when the peer says that it is in the operation."""
-        if peer not in operation.asked:
-            operation.asked.add(peer)
-            self.announce(operation, peer, asks=True)
 
     def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None:
         """Tell a peer that we have entered."""
@@ -171,7 +169,7 @@ class Coordinator(Actor):
         )  # fmt: skip
         if not self.courier.submit(parcel) and len(payload) <= self.shared.settings.eager_bytes:
             # Of little the target would not say that it is in the operation.
-            self._ask(operation, send.target)
+            self._asks.ask(operation, send.target)
         if outlives:
             assert operation.machine is not None
             operation.machine.settled(index)
@@ -332,6 +330,7 @@ class Coordinator(Actor):
         for operation in self.running.values():
             if peer in operation.planned.bulky_sources or peer in operation.asked:
                 self.announce(operation, peer, asks=peer in operation.asked)
+        self._asks.again(peer)
         self.failing.resync(peer)
         if self._has_left:
             self._say_goodbye(peer)
@@ -370,6 +369,7 @@ class Coordinator(Actor):
 
     def _entered_heard(self, peer: int, entered: Entered) -> None:
         number = entered.operation
+        self._asks.answered(peer, number)
         self.courier.peer_entered(peer, self.communicator, number)
         if (
             self.shared.one_sided

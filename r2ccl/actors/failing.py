@@ -111,7 +111,8 @@ class Failing:
     def watch(self, operation: Operation) -> None:
         """The operation was called: its limit counts from now on, whether it runs or waits for its turn."""
         if operation.timeout_s:
-            operation.timer = self._timers.after(operation.timeout_s, self._time_out, operation, operation.stalled_s)
+            left_s = max(0.0, operation.timeout_s - operation.waited_s)
+            operation.timer = self._timers.after(left_s, self._time_out, operation, operation.stalled_s)
         if not self._watching:
             self._watching = True
             self._timers.after(self._shared.settings.roll_call_s, self._look_round)
@@ -239,9 +240,9 @@ class Failing:
         """A rank is dead or unreachable."""
         if gone.peer not in self._coordinator.peers:
             return
+        self._gone.add(gone.peer)
         self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
         self._untold.discard(gone.peer)
-        self._gone.add(gone.peer)
         self._heard_leaving()
 
     def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
@@ -265,11 +266,16 @@ class Failing:
 
     def peer_parted(self, peer: int) -> None:
         """Nothing more comes from a member that said goodbye: what still lacks chunks of it will not end."""
+        if peer not in self._coordinator.peers:
+            return
         self.parted.add(peer)
+        # It never made this communicator, or would have said goodbye of it.
+        self.left.setdefault(peer, 0)
         running = self._coordinator.running
         for number in sorted(running):
             if number in running:
                 self.fail_without(running[number])
+        self._heard_leaving()
 
     def fail_without(self, operation: Operation) -> None:
         """An operation began that needs members who have closed: they will never call it."""
@@ -328,8 +334,8 @@ class Failing:
         self._shared.events.record(
             "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
         )
-        gone = set(error.ranks) if isinstance(error, PeerLost) else set()
-        self._untold = set(coordinator.peers) - gone - set(self.left)
+        # Who is lost to another may not be lost to us: it must hear how far we got.
+        self._untold = set(coordinator.peers) - self._gone - set(self.left)
         for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()

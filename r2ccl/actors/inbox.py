@@ -56,10 +56,16 @@ class Inbox:
     """One communicator's incoming chunks."""
 
     def __init__(
-        self, communicator: int, shared: Shared, courier: Courier, coordinator: Coordinator, pool: ScratchPool
+        self,
+        communicator: int,
+        shared: Shared,
+        courier: Courier,
+        coordinator: Coordinator,
+        pool: ScratchPool,
+        ledger: Ledger,
     ) -> None:
         self.communicator = communicator
-        self.ledger = Ledger()
+        self.ledger = ledger
         self.pool = pool
         #: Operations that run: machine started, receives known.
         self.running: dict[int, Operation] = {}
@@ -197,6 +203,11 @@ class Inbox:
             self._keep(header, bytes(payload))
         else:
             self.coordinator.whole_arrived(operation, receive, header.chunk, payload)
+
+    def take_over(self, header: Header, payload: bytes) -> None:
+        """A chunk that came, and was acknowledged, before the communicator was made here."""
+        self.note(header)
+        self._keep(header, payload)
 
     def unpark(self, operation: Operation) -> None:
         """The operation runs from now on: apply what came before."""

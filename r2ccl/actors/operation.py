@@ -77,13 +77,15 @@ class Operation:
     #: The caller's, and work memory from when it runs.
     arrays: tuple[Buffer, ...]
     work: Work
-    #: In seconds; 0: none.
+    #: In seconds, counted from the call; 0: none.
     timeout_s: float
     owner: Any
     called_at_s: float
     machine: CollectiveMachine | None = None
     #: Its place among all operations of this rank, by when they started.
     turn: int = 0
+    #: How long it had been called before it had a number.
+    waited_s: float = 0.0
     #: Our own absence so far when it was called, for the time-out to subtract.
     stalled_s: float = 0.0
     #: Pieces that arrived before they may be applied, with their bytes (None: in place already).

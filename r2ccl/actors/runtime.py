@@ -12,6 +12,7 @@ Started in this order, stopped in reverse.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
@@ -76,6 +77,8 @@ class Runtime:
     def __init__(self, shared: Shared, devices: list[Device]) -> None:
         self.shared = shared
         self.is_closed = False
+        #: This is a fork of the process that it belongs to.
+        self.is_in_child = False
         self.ports: list[Port] = []
         self.courier = Courier(shared, self.ports)
         self.desk = ArrivalsDesk(shared, self.courier)
@@ -88,7 +91,7 @@ class Runtime:
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
-        self._partings = Partings(shared, self.ports, self.courier, self.communicators.tell_all, self._wake_watchers)
+        self._partings = Partings(shared, self.ports, self.courier, self.communicators.peer_gone, self._wake_watchers)
         self._add_children()
 
     def _add_children(self) -> None:
@@ -192,8 +195,10 @@ class Runtime:
         elif kind == Kind.ABORT:
             abort = read_abort(fields)
             if not self.communicators.tell(abort.communicator, AbortHeard(peer, abort)):
-                # Kept for when it is made here, which may be never.
+                # Kept for when it is made here, which may be never. Nothing was called here, so all of it has failed.
                 self.courier.tell(peer, Kind.ABORT_ACK, [abort.communicator, abort.operation])
+                if abort.operation:
+                    self.courier.tell(peer, Kind.ABORT, dataclasses.replace(abort, operation=0).body())
         elif kind == Kind.NOTICE:
             self.health.tell(NoticeHeard(peer, read_notice(fields)))
         elif all(type(field) is int for field in fields):

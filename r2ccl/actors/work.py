@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Generator
@@ -76,7 +77,9 @@ class Work:
                     yield from waiter
                 finally:
                     if not self._done:
-                        self._waiters.remove(entry)
+                        # Unless its own thread ends it in this very moment, and has taken the waiters.
+                        with contextlib.suppress(ValueError):
+                            self._waiters.remove(entry)
                         self._awaited = bool(self._waiters)
         return self._outcome()
 
@@ -93,6 +96,7 @@ class Work:
             self._events.append(event)
             # It may have ended before the event was there to be set.
             if not self.done() and not event.wait(timeout):
+                self._events.remove(event)
                 raise TimeoutError(f"{self.call}: still under way after {timeout:g} s")
         self._awaited = True
         return self._outcome()
@@ -124,15 +128,16 @@ class Work:
         if self._on_end is not None:
             on_end, self._on_end = self._on_end, None
             on_end(self)
+        # From here on whoever comes sees that it is over. Others may be leaving: their lists are read in one go.
         self._done = True
-        for event in self._events:
+        for event in tuple(self._events):
             event.set()
-        for waiter, thread in self._waiters:
+        waiters, self._waiters = self._waiters, []
+        for waiter, thread in tuple(waiters):
             if thread == self._thread:
                 _wake(waiter)
             else:
                 _wake_elsewhere(waiter)
-        self._waiters.clear()
 
     def __del__(self) -> None:
         if self._error is not None and not self._awaited:

@@ -1,6 +1,7 @@
 """Observers outside the subject: they know what must be true of any world, and nothing of how it is brought about.
 
-    Answers       every element on every rank is right; ranks agree to the bit; so do a repaired and an unharmed run
+    Answers       every element on every rank is right; ranks agree to the bit; so do a repaired and an unharmed run;
+                  messages of a channel are received in the order in which they are sent
     Deliveries    no chunk reaches an operation twice, and one that ended well has had every chunk
     Memory        what waits for a call stays within peers x credit; when all is done, nothing is kept
     Openness      after the end no connection, task or timer is left
@@ -18,25 +19,18 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from r2ccl.actors.actor import Actor
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.operation import Operation, Scratch
 from r2ccl.actors.runtime import Runtime
-from r2ccl.planner.requests import CollectiveKind
 from r2ccl.protocol.wire import Header
-from r2ccl.reduction import Op
+from r2ccl.sim.calls import Call, Kind, Message
 from r2ccl.sim.history import History
-from r2ccl.sim.scenario import Call
+from r2ccl.sim.truth import Array, expected, far_off, message_payload, payload
 from r2ccl.transport.memory import MemoryDevice
-
-Array = npt.NDArray[Any]
 
 #: More than this many complaints about one world say nothing new.
 COMPLAINTS_MAX = 20
-#: Integers of the exact payloads, such that sums over eight ranks fit int8, and are exact in float16.
-SMALLEST, LARGEST = -15, 15
 
 
 class Complaints:
@@ -53,75 +47,106 @@ class Complaints:
             self._history.tell(-1, f"COMPLAINT: {text}")
 
 
-def payload(call: Call, seed: int, communicator: int, number: int, rank: int) -> Array:
-    """What a rank hands in: the same in every run of a seed."""
-    rng = np.random.default_rng((seed, communicator, number, rank))
-    if call.dtype == "bool":
-        return rng.integers(0, 2, call.count).astype(np.bool_)
-    if not call.exact:
-        if call.dtype.startswith("float"):
-            return rng.standard_normal(call.count).astype(call.dtype)
-        return rng.integers(0, 100, call.count).astype(call.dtype)
-    if call.op is Op.PRODUCT:
-        return rng.choice([1, 2], call.count).astype(call.dtype)
-    lowest = 0 if call.dtype.startswith("uint") else SMALLEST
-    return rng.integers(lowest, LARGEST + 1, call.count).astype(call.dtype)
-
-
-def expected(call: Call, payloads: list[Array]) -> Array:
-    """What every rank must end with, by plain numpy. For calls that are exact, or copy."""
-    if call.op is None:
-        return payloads[call.root]
-    function = {Op.SUM: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum}[call.op]
-    result: Array = payloads[0].copy()
-    for other in payloads[1:]:
-        result = function(result, other)
-    return result
-
-
 class Answers:
-    """Compares what ranks ended with."""
+    """Compares what ranks ended with. Ranks here are those of the communicator."""
 
-    def __init__(self, seed: int, ranks: int, calls: tuple[tuple[Call, ...], ...], complaints: Complaints) -> None:
+    def __init__(
+        self, seed: int, sizes: tuple[int, ...], calls: tuple[tuple[Call, ...], ...], complaints: Complaints
+    ) -> None:
         self._seed = seed
-        self._ranks = ranks
+        #: By communicator.
+        self._sizes = sizes
         self._calls = calls
         self._complaints = complaints
-        #: (communicator, number) -> the bytes that all ranks must have; of calls that are not exact, the first rank's.
-        self._right: dict[tuple[int, int], bytes] = {}
-        #: (communicator, number) -> digest, to compare with an unharmed run.
-        self.digests: dict[tuple[int, int], str] = {}
+        #: (communicator, call, part) -> payloads, and what each rank must have: its bytes; None until known.
+        self._right: dict[tuple[int, int, int], tuple[list[Array], list[Array | None]]] = {}
+        #: Of calls that are not exact: what the first rank ended with.
+        self._first: dict[tuple[int, int, int], Array] = {}
+        #: (communicator, source, target, tag) -> (call, index) of messages, in the order in which they are sent.
+        self._sent: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        #: How many of them were received.
+        self._received: Counter[tuple[int, int, int, int]] = Counter()
+        #: (communicator, call, part, rank) -> digest, to compare with an unharmed run.
+        self.digests: dict[tuple[int, ...], str] = {}
+        for communicator, its_calls in enumerate(calls):
+            for number, call in enumerate(its_calls):
+                for index, m in enumerate(call.messages):
+                    channel = (communicator, m.source, m.target, m.tag)
+                    self._sent.setdefault(channel, []).append((number, index))
 
-    def given(self, communicator: int, number: int, rank: int) -> Array:
-        """The rank's payload."""
-        return payload(self._calls[communicator][number], self._seed, communicator, number, rank)
+    def given(self, communicator: int, number: int, rank: int, call: Call, index: int) -> Array:
+        """The rank's payload, for a call or a part of one."""
+        where = (self._seed, communicator, number)
+        if call.kind is Kind.MESSAGES:
+            return message_payload(call.messages[index], where, index)
+        return payload(call, (*where, index), rank, self._sizes[communicator])
 
-    def ended(self, communicator: int, number: int, rank: int, result: Array) -> str:
+    def ended(self, communicator: int, number: int, rank: int, call: Call, index: int, result: Array | None) -> str:
         """A rank's operation ended well. Returns the digest of its result."""
-        call, key = self._calls[communicator][number], (communicator, number)
-        got = result.tobytes()
-        right = self._right.get(key)
-        if right is None:
-            right = self._right[key] = self._wanted(communicator, number, got)
-        if got != right:
-            self._complaints.add(
-                f"rank {rank} communicator {communicator} call {number} {call}: {_where(call, got, right)}"
-            )
-        digest = hashlib.blake2b(got, digest_size=8).hexdigest()
-        self.digests.setdefault(key, digest)
+        wanted = self._wanted(communicator, number, call, index, rank, result)
+        if (result is None) is not (wanted is None):
+            self._complain(communicator, number, rank, call, f"has {result} where {wanted} is due")
+        if result is None or wanted is None:
+            return "-"
+        if result.tobytes() != wanted.tobytes():
+            self._complain(communicator, number, rank, call, _where(result, wanted))
+        digest = hashlib.blake2b(result.tobytes(), digest_size=8).hexdigest()
+        self.digests.setdefault((communicator, number, index, rank), digest)
         return digest
 
-    def _wanted(self, communicator: int, number: int, got: bytes) -> bytes:
-        call = self._calls[communicator][number]
-        if call.kind is CollectiveKind.BARRIER or not (call.exact or call.op is None):
+    def received(
+        self, communicator: int, number: int, rank: int, message: Message, source: int | None, x: Array
+    ) -> str:
+        """A receive ended well: it must have the next message that its source sent with this tag."""
+        if source is None or not (message.from_any or source == message.source):
+            self._complaints.add(f"rank {rank} communicator {communicator} call {number} {message}: source is {source}")
+            return "-"
+        channel = (communicator, source, rank, message.tag)
+        nth = self._received[channel]
+        self._received[channel] += 1
+        if nth >= len(self._sent.get(channel, ())):
+            self._complaints.add(f"rank {rank} communicator {communicator}: {message} beyond all that was sent")
+            return "-"
+        sent_in, index = self._sent[channel][nth]
+        call = self._calls[communicator][sent_in]
+        right = self.given(communicator, sent_in, source, call, index)
+        if x.tobytes() != right.tobytes():
+            self._complain(communicator, number, rank, call, f"message {message}: {_where(x, right)}")
+        return hashlib.blake2b(x.tobytes(), digest_size=8).hexdigest()
+
+    def _wanted(
+        self, communicator: int, number: int, call: Call, index: int, rank: int, got: Array | None
+    ) -> Array | None:
+        key = (communicator, number, index)
+        known = self._right.get(key)
+        if known is None:
+            ranks = range(self._sizes[communicator])
+            payloads = [self.given(communicator, number, one, call, index) for one in ranks]
+            known = self._right[key] = (payloads, expected(call, payloads))
+            self._forget(communicator, number)
+        payloads, right = known
+        if call.exact or call.op is None or right[rank] is None or got is None:
+            return right[rank]
+        if wrong := far_off(call, payloads, rank, got):
+            self._complain(communicator, number, rank, call, f"{wrong} elements are wrong, by more than rounding")
+        if call.kind is not Kind.ALL_REDUCE:
             return got
-        return expected(call, [self.given(communicator, number, rank) for rank in range(self._ranks)]).tobytes()
+        # The first to end says what all must have, to the bit.
+        return self._first.setdefault(key, got.copy())
+
+    def _forget(self, communicator: int, number: int) -> None:
+        """All ranks are done with calls this far behind, or nearly: they are worked out anew."""
+        old = [key for key in self._right if key[0] == communicator and key[1] < number - 10]
+        for key in old:
+            del self._right[key]
+
+    def _complain(self, communicator: int, number: int, rank: int, call: Call, text: str) -> None:
+        self._complaints.add(f"rank {rank} communicator {communicator} call {number} {call}: {text}")
 
 
-def _where(call: Call, got: bytes, right: bytes) -> str:
-    one, other = np.frombuffer(got, call.dtype), np.frombuffer(right, call.dtype)
-    if len(one) != len(other):
-        return f"{len(one)} elements instead of {len(other)}"
+def _where(one: Array, other: Array) -> str:
+    if len(one) != len(other) or one.dtype != other.dtype:
+        return f"{len(one)} elements of {one.dtype} instead of {len(other)} of {other.dtype}"
     different = [index for index in range(len(one)) if one[index].tobytes() != other[index].tobytes()]
     first = different[0]
     return f"{len(different)} of {len(one)} elements are wrong; the first, {first}, is {one[first]}, not {other[first]}"
@@ -130,20 +155,21 @@ def _where(call: Call, got: bytes, right: bytes) -> str:
 class Deliveries:
     """Stands between a communicator's inbox and its coordinator, and counts what passes."""
 
-    def __init__(self, coordinator: Coordinator, communicator: int, history: History, complaints: Complaints) -> None:
+    def __init__(self, coordinator: Coordinator, history: History, complaints: Complaints) -> None:
         self._coordinator = coordinator
         self._rank = coordinator.shared.rank
-        self._communicator = communicator
+        self._name = f"{coordinator.communicator:016x}"
         self._history = history
         self._complaints = complaints
         self._memory = Memory(coordinator, complaints)
         #: (operation, receive) -> bit i is set when chunk i passed.
         self._passed: dict[tuple[int, int], int] = {}
-        #: Operation -> chunks that passed, and that must pass before it ends.
+        #: Operation -> chunks that passed.
         self._chunks: Counter[int] = Counter()
-        self._due: dict[int, int] = {}
         self.total = 0
         coordinator.inbox.coordinator = self
+        self._ended = coordinator.failing.ended
+        coordinator.failing.ended = self.ended  # type: ignore[method-assign]
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
         """See :class:`~r2ccl.actors.inbox.Coordinator`."""
@@ -172,22 +198,35 @@ class Deliveries:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coordinator, name)
 
-    def ended(self, operation: int) -> None:
+    def ended(self, operation: Operation) -> None:
         """The operation ended well on this rank."""
-        came, due = self._chunks.pop(operation, 0), self._due.pop(operation, 0)
+        came, due = self._chunks.pop(operation.number, 0), sum(operation.planned.waits.receive_chunks)
         if came != due:
-            self._complaints.add(f"rank {self._rank} operation {operation} ended with {came} of {due} chunks")
+            self._complaints.add(f"rank {self._rank} operation {operation.number} ended with {came} of {due} chunks")
+        self._ended(operation)
 
     def _count(self, operation: Operation, receive: int, chunk: int) -> None:
         number = operation.number
-        self._history.note(self._rank, f"{self._communicator} {number} {receive} {chunk}")
+        self._history.note(self._rank, f"{self._name} {number} {receive} {chunk}")
         self.total += 1
         passed = self._passed.get((number, receive), 0)
         if passed >> chunk & 1:
             self._complaints.add(f"rank {self._rank} operation {number} receive {receive}: chunk {chunk} came twice")
         self._passed[number, receive] = passed | 1 << chunk
         self._chunks[number] += 1
-        self._due[number] = sum(operation.planned.waits.receive_chunks)
+
+
+def watch(runtime: Runtime, deliveries: list[Deliveries], history: History, complaints: Complaints) -> None:
+    """Stand between all inboxes and coordinators of a rank, also of those that are made later."""
+    build = runtime.communicators._coordinator
+
+    def watched(communicator: int, members: tuple[int, ...], predecessor: Actor | None) -> Coordinator:
+        coordinator = build(communicator, members, predecessor)
+        deliveries.append(Deliveries(coordinator, history, complaints))
+        return coordinator
+
+    runtime.communicators._coordinator = watched  # type: ignore[method-assign]
+    deliveries += [Deliveries(coordinator, history, complaints) for coordinator in runtime.coordinators.values()]
 
 
 class Memory:
@@ -217,6 +256,10 @@ def kept(runtime: Runtime) -> list[str]:
     for peer, outbox in courier.outboxes.items():
         found.append((f"chunks owed to rank {peer}", outbox.unsettled()))
         found.append((f"chunks waiting for rank {peer}", sum(not parcel.is_settled for parcel in outbox.waiting)))
+        found.append((f"chunks held back from rank {peer}", sum(not parcel.is_settled for parcel in outbox._held)))
+        found.append((f"chunks without a landing at rank {peer}", sum(map(len, outbox._homeless.values()))))
+        found.append((f"landings at rank {peer}", len(outbox._landings)))
+        found.append((f"chunks that rank {peer} acknowledged early", len(outbox._early)))
         found.append((f"unsolicited bytes at rank {peer}", outbox.unsolicited_bytes))
         for lane in courier.lanes[peer]:
             found.append((f"chunks on lane {lane.index} to rank {peer}", len(lane.outstanding)))
@@ -226,13 +269,34 @@ def kept(runtime: Runtime) -> list[str]:
         found.append(("operations running", len(coordinator.running)))
         found.append(("operations waiting", len(coordinator.waiting)))
         found.append(("parked operations", len(coordinator.inbox.parked)))
+    for channels in runtime.communicators._channels:
+        found.append(("receives that wait for a source", sum(map(len, channels._pending.values()))))
+    for port in runtime.ports:
+        found.append(("registered regions", len(getattr(port.device, "_regions", ()))))
     return [f"rank {rank} keeps {amount} {what}" for what, amount in found if amount]
+
+
+def missing_links(runtime: Runtime) -> list[str]:
+    """Links of the plan that a rank does not have, and lanes without one."""
+    rank, missing = runtime.shared.rank, list[str]()
+    for peer in runtime.shared.peers:
+        up = {(link.id.local_nic, link.id.remote_nic) for link in runtime.courier.links_up(peer)}
+        missing += [
+            f"rank {rank}: link nic{rail[0]}->rank{peer}.nic{rail[1]} did not come back"
+            for rail in runtime.rails(peer)
+            if rail not in up
+        ]
+        missing += [
+            f"rank {rank}: lane {lane.index} to rank {peer} found no link"
+            for lane in runtime.courier.lanes[peer]
+            if lane.link is None
+        ]
+    return missing
 
 
 def stranded_bytes(runtime: Runtime) -> int:
     """Bytes of chunks for communicators that the rank has not made yet."""
-    strangers = runtime.desk._strangers.values()
-    return sum(len(data) for arrived in strangers for _, _, data in arrived.values())
+    return runtime.desk.stranded_bytes()
 
 
 def open_ends(loop: asyncio.AbstractEventLoop, devices: list[MemoryDevice]) -> list[str]:

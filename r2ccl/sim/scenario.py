@@ -5,37 +5,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from r2ccl.config import Settings
-from r2ccl.planner.requests import CollectiveKind
-from r2ccl.reduction import Op
-from r2ccl.sim.faults import FOREVER, Fault, Promise, burst_bytes, draw_faults, slowest_bytes_s
+from r2ccl.sim.calls import Call, Kind, item_bytes, moved_elements
+from r2ccl.sim.faults import BREAKING, FOREVER, Fault, FaultKind, Promise, burst_bytes, draw_faults, slowest_bytes_s
+from r2ccl.sim.programs import Programs
 from r2ccl.sim.world import Shape
 from r2ccl.transport.memory_path import Model
 
 #: Chunks x ranks of all calls together: what bounds the real time that a world takes.
-WORK_MAX = 9000
+WORK_MAX = 3600
+#: No call takes more virtual time than this on one NIC.
+CALL_S_MAX = 1.0
 #: Every so many seeds the NICs write into the peer's memory.
 ONE_SIDED_EVERY = 3
-DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One collective call, the same on all ranks. ``exact``: its payload is integers whose partial sums are exact."""
-
-    kind: CollectiveKind
-    dtype: str = "uint8"
-    op: Op | None = None
-    count: int = 0
-    root: int = 0
-    exact: bool = True
-
-    def __str__(self) -> str:
-        last = f"root={self.root}" if self.op is None else self.op.value
-        return f"{self.kind.value}({self.dtype}[{self.count}], {last})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +33,30 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """A communicator: who is in it, how it is made, and what is called in it. The first is that of all ranks."""
+
+    #: Ranks in the job, in the order of their ranks here.
+    members: tuple[int, ...]
+    calls: tuple[Call, ...] = ()
+    #: By rank here.
+    parts: tuple[Part, ...] = ()
+    #: The communicator that it is made from; None: the job's own.
+    parent: int | None = None
+    #: By a split that the parent's program calls; else by ``new_group``, which each member calls when it likes.
+    by_split: bool = False
+    #: Its members close it in the end, while the job goes on.
+    closes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything that a seed draws."""
 
     seed: int
     promise: Promise
     shape: Shape
-    #: By communicator.
-    calls: tuple[tuple[Call, ...], ...]
-    #: By communicator and rank.
-    parts: tuple[tuple[Part, ...], ...]
+    groups: tuple[Group, ...]
     faults: tuple[Fault, ...]
     #: When the safety phase ends and everything is whole again, as far as the promise goes.
     heals_s: float
@@ -65,6 +64,33 @@ class Scenario:
     def unharmed(self) -> Scenario:
         """The same without any fault."""
         return dataclasses.replace(self, faults=(), promise=Promise.PATHS)
+
+    def loses_a_member(self, group: int) -> bool:
+        """Is there a pair in the communicator that ends without a path for good?"""
+        return any(True for _ in self._lost_pairs(self.groups[group].members))
+
+    def _lost_pairs(self, members: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        nics = range(self.shape.nics + self.shape.spares)
+        for_good = [fault for fault in self.faults if fault.until_s == FOREVER]
+        killed = {fault.one[0] for fault in for_good if fault.kind is FaultKind.KILL}
+        broken = [fault for fault in for_good if fault.kind in BREAKING]
+        for one, other in itertools.combinations(members, 2):
+            links = itertools.product(((one, nic) for nic in nics), ((other, nic) for nic in nics))
+            if killed & {one, other} or all(any(fault.breaks(*link) for fault in broken) for link in links):
+                yield one, other
+
+    def may_fail(self, group: int) -> bool:
+        """A communicator with such a pair fails; one that a failed split would have made may."""
+        if not self.promise.loses_a_peer:
+            return False
+        parent = self.groups[group].parent
+        return self.loses_a_member(group) or (parent is not None and self._may_not_be_made(group))
+
+    def _may_not_be_made(self, group: int) -> bool:
+        made = self.groups[group]
+        if made.parent is None:
+            return False
+        return (made.by_split and self.loses_a_member(made.parent)) or self._may_not_be_made(made.parent)
 
     def describe(self) -> str:
         """For a person, in a few lines."""
@@ -80,8 +106,10 @@ class Scenario:
             f"  settings: {', '.join(changed)}",
             f"  model: {shape.model}",
         ]
-        for number, calls in enumerate(self.calls):
-            lines.append(f"  communicator {number}: " + "; ".join(map(str, calls)))
+        for number, group in enumerate(self.groups):
+            made = "" if group.parent is None else f" {'split' if group.by_split else 'made'} from {group.parent}"
+            lines.append(f"  communicator {number}, ranks {list(group.members)}{made}:")
+            lines.extend(f"    {index}: {call}" for index, call in enumerate(group.calls))
         lines.extend(f"  fault: {fault}" for fault in self.faults)
         return "\n".join(lines)
 
@@ -91,16 +119,17 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     rng = random.Random(seed)
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
     shape = _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1)
-    communicators = rng.choice((1, 2))
-    calls = tuple(_calls(rng, shape, communicators) for _ in range(communicators))
-    horizon_s = 0.05 + _busy_s(shape, calls) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
-    parts = tuple(
-        tuple(_part(rng, len(calls[number]), horizon_s, late=number > 0) for _ in range(shape.ranks))
-        for number in range(communicators)
-    )
+    groups = _with_programs(rng, shape, _groups(rng, shape.ranks))
+    horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
+    groups = [
+        dataclasses.replace(
+            group, parts=tuple(_part(rng, len(group.calls), horizon_s, group.parent is not None) for _ in group.members)
+        )
+        for group in groups
+    ]
     faults = draw_faults(rng, shape, promise, horizon_s)
     ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
-    return Scenario(seed, promise, shape, calls, parts, faults, max([horizon_s, *ends]))
+    return Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]))
 
 
 # The world.
@@ -139,52 +168,52 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
     return Shape(ranks, nics, spares, one_sided, settings, model)
 
 
-# The calls.
+# The communicators.
 
 
-def _calls(rng: random.Random, shape: Shape, communicators: int) -> tuple[Call, ...]:
-    wanted = rng.randint(4, 20)
-    work = WORK_MAX // communicators
-    calls: list[Call] = []
-    while len(calls) < wanted and work > 0:
-        call = _call(rng, shape)
-        calls.append(call)
-        chunk = max(1, shape.settings.chunk_bytes // item_bytes(call.dtype))
-        work -= shape.ranks * (2 * shape.ranks + call.count // chunk)
-    return tuple(calls)
+def _groups(rng: random.Random, ranks: int) -> list[Group]:
+    """That of all ranks, and some made from it or from one another; without their programs, but for the splits."""
+    groups = [Group(tuple(range(ranks)))]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        parent = rng.randrange(len(groups))
+        members = groups[parent].members
+        if rng.random() < 0.5:
+            chosen = tuple(rng.sample(members, rng.randint(1, len(members))))
+            if rng.random() < 0.4:
+                chosen = members
+            if not any(group.parent == parent and group.members == chosen for group in groups):
+                groups.append(Group(chosen, (), (), parent, False, rng.random() < 0.3))
+            continue
+        colors = tuple(rng.choice((0, 0, 1, 1, None)) for _ in members)
+        keys = tuple(rng.randint(-2, 2) for _ in members)
+        makes = []
+        for color in sorted({color for color in colors if color is not None}):
+            order = sorted((key, rank) for rank, key in enumerate(keys) if colors[rank] == color)
+            makes.append((color, len(groups)))
+            groups.append(Group(tuple(members[rank] for _, rank in order), (), (), parent, True, rng.random() < 0.3))
+        split = Call(Kind.SPLIT, count=2, colors=colors, keys=keys, makes=tuple(makes))
+        groups[parent] = dataclasses.replace(groups[parent], calls=(*groups[parent].calls, split))
+    return groups
 
 
-def item_bytes(dtype: str) -> int:
-    """Of one of :data:`DTYPES`."""
-    return {"bool": 1}.get(dtype) or int("".join(filter(str.isdigit, dtype))) // 8
+def _with_programs(rng: random.Random, shape: Shape, groups: list[Group]) -> list[Group]:
+    """Splits come somewhere between the other calls."""
+    bytes_max = int(CALL_S_MAX * shape.model.bandwidth_bytes_s)
+    drawn = []
+    for group in groups:
+        ranks = len(group.members)
+        programs = Programs(rng, ranks, shape.settings.chunk_bytes, WORK_MAX // len(groups), bytes_max)
+        calls = list(programs.program())
+        for split in group.calls:
+            calls.insert(rng.randint(0, len(calls)), split)
+        drawn.append(dataclasses.replace(group, calls=tuple(calls)))
+    return drawn
 
 
-def _call(rng: random.Random, shape: Shape) -> Call:
-    kinds = (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.BARRIER)
-    kind = rng.choices(kinds, (70, 20, 10))[0]
-    if kind is CollectiveKind.BARRIER:
-        return Call(kind)
-    dtype = rng.choice(DTYPES)
-    count = _count(rng, shape, max(1, shape.settings.chunk_bytes // item_bytes(dtype)))
-    if kind is CollectiveKind.BROADCAST:
-        return Call(kind, dtype, None, count, rng.randrange(shape.ranks), exact=False)
-    op = rng.choice(list(Op))
-    inexact = dtype.startswith("float") and rng.random() < 0.4
-    return Call(kind, dtype, op, count, exact=not inexact)
-
-
-def _count(rng: random.Random, shape: Shape, chunk: int) -> int:
-    ranks = shape.ranks
-    around = rng.choice((1, ranks, 2 * ranks)) * chunk + rng.choice((-1, 0, 1))
-    big = chunk * rng.randint(4, 24) + rng.randrange(chunk)
-    many = chunk * rng.randint(2, 12) * ranks + rng.randrange(chunk)
-    return rng.choice((0, 1, 2 * rng.randrange(40) + 1, around, around, big, big, many))
-
-
-def _busy_s(shape: Shape, calls: Sequence[Sequence[Call]]) -> float:
+def _busy_s(shape: Shape, groups: list[Group]) -> float:
     """About how long the calls take one after another where nothing goes wrong: faults should meet them."""
-    every = list(itertools.chain.from_iterable(calls))
-    total_bytes = sum(2 * call.count * item_bytes(call.dtype) for call in every)
+    every = [(call, len(group.members)) for group in groups for call in group.calls]
+    total_bytes = sum(2 * moved_elements(call, ranks) * item_bytes(call.dtype) for call, ranks in every)
     steps_s = len(every) * 2 * shape.ranks * shape.model.latency_s
     return min(4.0, total_bytes / (shape.model.bandwidth_bytes_s * shape.nics) + steps_s)
 

@@ -81,12 +81,12 @@ def judge(seed: int, one_sided: bool = False, verbose: bool = False) -> Verdict:
     )
 
 
-def _differences(harmed: dict[tuple[int, int], str], unharmed: dict[tuple[int, int], str]) -> list[str]:
+def _differences(harmed: dict[tuple[int, ...], str], unharmed: dict[tuple[int, ...], str]) -> list[str]:
     """Calls that ended well in both worlds, with different bits."""
     return [
-        f"communicator {communicator} call {number} has other bits than in an unharmed world"
-        for (communicator, number), digest in sorted(harmed.items())
-        if unharmed.get((communicator, number), digest) != digest
+        f"communicator {name[0]} call {name[1]}.{name[2]} has other bits on rank {name[3]} than in an unharmed world"
+        for name, digest in sorted(harmed.items())
+        if unharmed.get(name, digest) != digest
     ]
 
 

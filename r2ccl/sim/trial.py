@@ -1,9 +1,11 @@
 """Runs one scenario: ranks that call, faults that happen, observers that look; then a healed phase that must converge.
 
-safety phase     every rank calls its program at its own pace while faults come and go. What may end badly is said by
-                 the scenario's promise; whatever ends well must be right.
+safety phase     every rank makes its communicators and calls their programs, each at its own pace and all at the same
+                 time, while faults come and go. What may end badly is said by the scenario's promise; whatever ends
+                 well must be right.
 healed phase     (where no peer was lost) links come back and lanes find them, without being asked; then all ranks call
-                 once more. (Where one was lost) every call on every survivor raises PeerLost.
+                 once more. (Where one was lost) every call on every survivor raises PeerLost, in communicators that
+                 the lost one belongs to; others go on.
 the end          nothing is owed or kept; all close; nothing is left open.
 """
 
@@ -16,22 +18,28 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
-
-from r2ccl.actors.work import Work
 from r2ccl.communicator import Communicator
 from r2ccl.errors import PeerLost, R2cclError
-from r2ccl.ids import WORLD_PARENT, communicator_id
-from r2ccl.planner.requests import CollectiveKind
-from r2ccl.reduction import Op
 from r2ccl.sim import loop as sim_loop
-from r2ccl.sim.checkers import Answers, Array, Complaints, Composure, Deliveries, kept, open_ends, stranded_bytes
+from r2ccl.sim.calls import Call, Kind
+from r2ccl.sim.checkers import (
+    Answers,
+    Complaints,
+    Composure,
+    Deliveries,
+    kept,
+    missing_links,
+    open_ends,
+    stranded_bytes,
+    watch,
+)
 from r2ccl.sim.faults import Promise
 from r2ccl.sim.history import History, ToldLog
 from r2ccl.sim.injector import Injector
 from r2ccl.sim.loop import SimClock
-from r2ccl.sim.scenario import Call, Scenario
+from r2ccl.sim.performance import Room, Started, start
+from r2ccl.sim.programs import healed_calls
+from r2ccl.sim.scenario import Group, Scenario
 from r2ccl.sim.world import World
 from r2ccl.transport.memory import MemoryDevice
 
@@ -55,8 +63,8 @@ class Outcome:
     digest: str
     complaints: tuple[str, ...]
     story: str
-    #: (communicator, number) -> digest of the result.
-    results: dict[tuple[int, int], str]
+    #: (communicator, number, part, rank) -> digest of the result.
+    results: dict[tuple[int, ...], str]
     chunks: int
     resent_chunks: int
     failovers: int
@@ -93,24 +101,30 @@ class Trial:
         self.complaints = Complaints(self.history)
         clock = SimClock(self._loop)
         self.world = World(scenario.shape, scenario.seed, lambda rank: ToldLog(clock, rank, self.history))
-        healed = Call(CollectiveKind.ALL_REDUCE, "int32", Op.SUM, 7 * scenario.shape.settings.chunk_bytes // 4 + 1)
-        self.calls = tuple((*calls, healed, Call(CollectiveKind.BARRIER)) for calls in scenario.calls)
-        self.answers = Answers(scenario.seed, scenario.shape.ranks, self.calls, self.complaints)
+        chunk_bytes = scenario.shape.settings.chunk_bytes
+        self.calls = tuple((*g.calls, *healed_calls(len(g.members), chunk_bytes)) for g in scenario.groups)
+        sizes = tuple(len(group.members) for group in scenario.groups)
+        self.answers = Answers(scenario.seed, sizes, self.calls, self.complaints)
         self.injector = Injector(self.world, self.history, self._killed, scenario.seed)
         self.devices = [cast(MemoryDevice, port.device) for runtime in self.world.runtimes for port in runtime.ports]
-        #: (rank, communicator) -> what stands between inbox and coordinator.
-        self.deliveries: dict[tuple[int, int], Deliveries] = {}
-        self._communicators: dict[tuple[int, int], Communicator] = {}
+        #: What stands between inboxes and coordinators.
+        self.deliveries: list[Deliveries] = []
+        #: (rank in the job, number) -> the rank's handle of a communicator.
+        self._handles: dict[tuple[int, int], Communicator] = {}
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
-        self._works: list[Work] = []
+        #: The phase that is under way.
+        self._group = asyncio.TaskGroup()
+        self._started: list[Started] = []
+        #: Memory that was given back, and by which call; nobody may write to it any more.
+        self._given_back: list[tuple[str, Room]] = []
+        #: (communicator, number) -> ranks that have called it.
+        self._called: dict[tuple[int, int], set[int]] = {}
         self._failovers = 0
         self._ended_well = 0
         self._ended_badly = 0
         self._finished_at_s = 0.0
-        for rank, communicator in enumerate(self.world.communicators):
-            self._watch(rank, 0, communicator)
-
-    # The run.
+        for runtime in self.world.runtimes:
+            watch(runtime, self.deliveries, self.history, self.complaints)
 
     async def run(self) -> None:
         """All phases. Complaints are kept, for :meth:`outcome`."""
@@ -120,41 +134,38 @@ class Trial:
             self.injector.arm(self.scenario.faults)
             began = self._loop.time()
             lost_s = self.scenario.shape.settings.unreachable_after_s if self.scenario.promise.loses_a_peer else 0.0
-            await self._phase(self._safety, self.scenario.heals_s + lost_s + END_WITHIN_S)
+            await self._phase(self._begin, self.scenario.heals_s + lost_s + END_WITHIN_S)
             await asyncio.sleep(max(0.0, began + self.scenario.heals_s + 0.001 - self._loop.time()))
             self.history.tell(-1, "healed")
             if not self.scenario.promise.loses_a_peer:
                 await self._until_nothing(self._missing, self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S)
                 self.history.tell(-1, "all links are back")
             if not self.complaints.texts:
-                await self._phase(self._healed, lost_s + END_WITHIN_S)
+                await self._phase(self._begin_healed, lost_s + END_WITHIN_S)
             if self.scenario.promise.loses_a_peer:
                 await self._until_nothing(self._ignorant, lost_s + KNOWN_WITHIN_S)
             if not self.complaints.texts:
                 await self._until_nothing(self._kept, SETTLE_WITHIN_S)
             self._failovers = sum(runtime.shared.counters.failovers for runtime in self.world.runtimes)
             await self._close()
-            for work in self._works:
-                work.exception()  # seen: what a failing trial left behind must not speak up in the next
+            for number, (where, room) in enumerate(self._given_back):
+                if not room.is_as_rewritten:
+                    self.complaints.add(f"{where}: its memory was written after it had been given back, {number}")
+            for one in self._started:
+                one.work.exception()  # seen: what a failing trial left behind must not speak up in the next
 
-    async def _phase(self, part: Callable[[int, int], Coroutine[Any, Any, None]], within_s: float) -> None:
+    async def _phase(self, begin: Callable[[], None], within_s: float) -> None:
         try:
-            async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
-                for communicator in range(len(self.calls)):
-                    for rank in self._alive:
-                        task = group.create_task(
-                            part(rank, communicator), name=f"rank {rank} communicator {communicator}"
-                        )
-                        self._tasks.setdefault(rank, []).append(task)
+            async with asyncio.timeout(within_s), asyncio.TaskGroup() as self._group:
+                begin()
         except TimeoutError:
-            for (rank, communicator), handle in sorted(self._communicators.items()):
-                coordinator = handle._coordinator
-                if coordinator.running and rank not in self.injector.dead:
-                    open_calls = [f"{n} {op.planned.call}" for n, op in sorted(coordinator.running.items())]
-                    self.complaints.add(
-                        f"rank {rank} communicator {communicator} does not end: {'; '.join(open_calls)}"
-                    )
+            for one in self._started:
+                if not one.work.done() and one.work.call:
+                    self.complaints.add(f"a call does not end: {one.work!r}")
             self.complaints.add(f"not all operations ended within {within_s:.1f} s")
+
+    def _spawn(self, rank: int, what: str, part: Coroutine[Any, Any, None]) -> None:
+        self._tasks.setdefault(rank, []).append(self._group.create_task(part, name=f"rank {rank} {what}"))
 
     @property
     def _alive(self) -> list[int]:
@@ -166,28 +177,64 @@ class Trial:
 
     # What ranks do.
 
-    async def _safety(self, rank: int, communicator: int) -> None:
-        part = self.scenario.parts[communicator][rank]
-        await self._pause(rank, part.begins_s)
-        handle = self._communicator(rank, communicator)
-        pending: deque[tuple[int, Work, Array]] = deque()
+    def _begin(self) -> None:
+        for rank in self._alive:
+            self._has(rank, 0, self.world.communicators[rank])
+
+    def _has(self, rank: int, number: int, handle: Communicator) -> None:
+        """The rank has a communicator from now on: it calls its program, and makes others from it."""
+        self._handles[rank, number] = handle
+        group = self.scenario.groups[number]
+        if handle.members != group.members or handle.rank != group.members.index(rank):
+            self.complaints.add(f"rank {rank} communicator {number} is {handle!r} of {handle.members}, not {group}")
+        self._spawn(rank, f"communicator {number}", self._safety(rank, number, handle))
+        for child, made in enumerate(self.scenario.groups):
+            if made.parent == number and not made.by_split and rank in made.members:
+                self._spawn(rank, f"makes communicator {child}", self._make(rank, child, made, handle))
+
+    async def _make(self, rank: int, number: int, group: Group, parent: Communicator) -> None:
+        """By ``new_group``; ranks don't at the same time."""
+        await self._pause(rank, group.parts[group.members.index(rank)].begins_s)
+        runtime, settings = self.world.runtimes[rank], self.scenario.shape.settings
+        most = len(runtime.shared.peers) * settings.credit_bytes
+        if (stranded := stranded_bytes(runtime)) > most:
+            self.complaints.add(f"rank {rank} kept {stranded} bytes for a communicator to come, of at most {most}")
+        self._has(rank, number, await parent.new_group([parent.members.index(member) for member in group.members]))
+
+    def _split(self, rank: int, call: Call, parent: Communicator, made: Communicator | None) -> None:
+        color = call.colors[parent.rank]
+        if made is not None:
+            self._has(rank, dict(call.makes)[cast(int, color)], made)
+        if (made is None) is not (color is None):
+            self.complaints.add(f"rank {rank} of color {color} has {made!r}")
+
+    async def _safety(self, rank: int, communicator: int, handle: Communicator) -> None:
+        part = self.scenario.groups[communicator].parts[handle.rank]
+        pending: deque[tuple[int, list[Started]]] = deque()
         for number, pause_s in enumerate(part.pauses_s):
             await self._pause(rank, pause_s)
             started = self._call(rank, communicator, number, handle)
             if started is None:
                 break
-            pending.append(started)
+            pending.append((number, started))
             while len(pending) >= part.in_flight:
-                await self._end(rank, communicator, *pending.popleft())
+                await self._end(rank, communicator, handle, *pending.popleft())
         while pending:
-            await self._end(rank, communicator, *pending.popleft())
+            await self._end(rank, communicator, handle, *pending.popleft())
 
-    async def _healed(self, rank: int, communicator: int) -> None:
-        handle = self._communicator(rank, communicator)
-        for number in range(len(self.scenario.calls[communicator]), len(self.calls[communicator])):
+    def _begin_healed(self) -> None:
+        for (rank, number), handle in sorted(self._handles.items()):
+            if rank not in self.injector.dead:
+                self._spawn(rank, f"healed communicator {number}", self._healed(rank, number, handle))
+
+    async def _healed(self, rank: int, communicator: int, handle: Communicator) -> None:
+        for number in range(len(self.scenario.groups[communicator].calls), len(self.calls[communicator])):
             started = self._call(rank, communicator, number, handle)
             if started is not None:
-                await self._end(rank, communicator, *started)
+                await self._end(rank, communicator, handle, number, started)
+        if self.scenario.groups[communicator].closes:
+            self.history.tell(rank, f"closes {communicator}")
+            await handle.close()
 
     async def _pause(self, rank: int, pause_s: float) -> None:
         """The caller computes; longer, if its process is stopped."""
@@ -195,62 +242,66 @@ class Trial:
             await asyncio.sleep(pause_s)
         await self.injector.runs[rank].wait()
 
-    def _communicator(self, rank: int, number: int) -> Communicator:
-        """The rank's handle of the n-th communicator, made on first use: ranks don't make it at the same time."""
-        handle = self._communicators.get((rank, number))
-        if handle is None:
-            runtime, settings = self.world.runtimes[rank], self.scenario.shape.settings
-            most = len(runtime.shared.peers) * settings.credit_bytes
-            if (stranded := stranded_bytes(runtime)) > most:
-                self.complaints.add(f"rank {rank} kept {stranded} bytes for a communicator to come, of at most {most}")
-            members = tuple(range(runtime.shared.size))
-            handle = Communicator(runtime, communicator_id(WORLD_PARENT, 0, number), members)
-            self._watch(rank, number, handle)
-        return handle
-
-    def _watch(self, rank: int, number: int, handle: Communicator) -> None:
-        self._communicators[rank, number] = handle
-        self.deliveries[rank, number] = Deliveries(handle._coordinator, number, self.history, self.complaints)
-
-    def _call(self, rank: int, communicator: int, number: int, handle: Communicator) -> tuple[int, Work, Array] | None:
+    def _call(self, rank: int, communicator: int, number: int, handle: Communicator) -> list[Started] | None:
         """Start a call. None: the communicator refuses, as it may where a peer was lost."""
         call = self.calls[communicator][number]
-        x: npt.NDArray[np.generic] = self.answers.given(communicator, number, rank)
         self.history.tell(rank, f"calls {communicator}.{number} {call}")
+        self._called.setdefault((communicator, number), set()).add(handle.rank)
+
+        def given(part: Call, index: int) -> Any:
+            return self.answers.given(communicator, number, handle.rank, part, index)
+
         try:
-            match call.kind:
-                case CollectiveKind.ALL_REDUCE:
-                    assert call.op is not None
-                    work = handle.all_reduce(x, call.op)
-                case CollectiveKind.BROADCAST:
-                    work = handle.broadcast(x, call.root)
-                case _:
-                    work = handle.barrier()
+            started = start(handle, call, given)
         except R2cclError as error:
             self._failed(rank, communicator, number, error)
             return None
-        self._works.append(work)
-        return number, work, x
+        self._started += started
+        return started
 
-    async def _end(self, rank: int, communicator: int, number: int, work: Work, x: Array) -> bool:
-        try:
-            await work
-        except R2cclError as error:
-            self._failed(rank, communicator, number, error)
-            return False
-        self._ended_well += 1
-        self.deliveries[rank, communicator].ended(work.operation)
-        digest = self.answers.ended(communicator, number, rank, x)
-        self.history.tell(rank, f"ended {communicator}.{number} {digest}")
-        return True
+    async def _end(
+        self, rank: int, communicator: int, handle: Communicator, number: int, started: list[Started]
+    ) -> None:
+        for one in started:
+            where = f"rank {rank} communicator {communicator} call {number}.{one.index} {one.call}"
+            try:
+                returned = await one.work
+            except R2cclError as error:
+                self._failed(rank, communicator, number, error)
+            else:
+                self._ended_well += 1
+                digest = self._look_at(rank, communicator, handle, number, one, returned)
+                self.history.tell(rank, f"ended {communicator}.{number} {digest}")
+                for room in one.rooms:
+                    if complaint := room.complaint():
+                        self.complaints.add(f"{where}: {complaint}")
+            for room in one.rooms:
+                room.rewrite()
+                self._given_back.append((where, room))
+
+    def _look_at(
+        self, rank: int, communicator: int, handle: Communicator, number: int, one: Started, returned: Any
+    ) -> str:
+        """Compare what a call ended with. Returns its digest."""
+        if one.call.kind is Kind.SPLIT:
+            self._split(rank, one.call, handle, returned)
+            return "-"
+        if one.receives is not None:
+            source, x = one.work.source, one.rooms[0].array
+            return self.answers.received(communicator, number, handle.rank, one.receives, source, x)
+        if one.call.kind is Kind.MESSAGES:
+            return "sent"
+        if one.call.kind is Kind.BARRIER and len(self._called[communicator, number]) < handle.size:
+            self.complaints.add(f"rank {rank} passed barrier {communicator}.{number} before all had called it")
+        return self.answers.ended(communicator, number, handle.rank, one.call, one.index, one.result(returned))
 
     def _failed(self, rank: int, communicator: int, number: int, error: R2cclError) -> None:
         self._ended_badly += 1
         self.history.tell(rank, f"failed {communicator}.{number} {error!r}")
         where = f"rank {rank} communicator {communicator} call {number}"
         promise = self.scenario.promise
-        if not promise.loses_a_peer:
-            self.complaints.add(f"{where} failed though {promise.value}: {error!r}")
+        if not self.scenario.may_fail(communicator):
+            self.complaints.add(f"{where} failed though {promise.value}, and that elsewhere if at all: {error!r}")
         elif not isinstance(error, PeerLost):
             self.complaints.add(f"{where} failed with {error!r} instead of PeerLost")
         elif promise is Promise.KILLED and not self._is_right_loss(error):
@@ -272,30 +323,19 @@ class Trial:
             self.complaints.add(text)
 
     def _ignorant(self) -> list[str]:
-        """Every communicator of every survivor must have failed, also one with nothing to do."""
+        """Every communicator of a lost rank must have failed at every survivor, also one with nothing to do; and with
+        it its channels and whatever else hangs on it."""
         return [
-            f"rank {rank} communicator {communicator} never heard that a rank was lost"
-            for (rank, communicator), handle in sorted(self._communicators.items())
-            if rank not in self.injector.dead and handle._coordinator.failing.error is None
+            f"rank {rank} communicator {number}, {coordinator.name}, never heard that a rank was lost"
+            for (rank, number), handle in sorted(self._handles.items())
+            if rank not in self.injector.dead and self.scenario.loses_a_member(number) and not handle._is_closed
+            for coordinator in handle._own_coordinators()
+            if handle._is_world is (handle._coordinator is coordinator) and coordinator.failing.error is None
         ]
 
     def _missing(self) -> list[str]:
         """All links of the plan must be up again, and every lane must have one."""
-        missing = []
-        for runtime in self.world.runtimes:
-            for peer in runtime.shared.peers:
-                up = {(link.id.local_nic, link.id.remote_nic) for link in runtime.courier.links_up(peer)}
-                missing += [
-                    f"rank {runtime.shared.rank}: link nic{rail[0]}->rank{peer}.nic{rail[1]} did not come back"
-                    for rail in runtime.rails(peer)
-                    if rail not in up
-                ]
-                missing += [
-                    f"rank {runtime.shared.rank}: lane {lane.index} to rank {peer} found no link"
-                    for lane in runtime.courier.lanes[peer]
-                    if lane.link is None
-                ]
-        return missing
+        return [text for runtime in self.world.runtimes for text in missing_links(runtime)]
 
     def _kept(self) -> list[str]:
         """Everything must be acknowledged, and nothing may be kept."""
@@ -323,7 +363,7 @@ class Trial:
             complaints=tuple(self.complaints.texts),
             story=self.history.story(),
             results=self.answers.digests,
-            chunks=sum(delivery.total for delivery in self.deliveries.values()),
+            chunks=sum(delivery.total for delivery in self.deliveries),
             resent_chunks=sum(total["resent_chunks"] for total in totals if isinstance(total, dict)),
             failovers=self._failovers,
             virtual_s=self._finished_at_s,

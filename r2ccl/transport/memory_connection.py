@@ -256,7 +256,7 @@ class MemoryConnection:
             if not frame.begun and len(frame.payload) > self._model.small_bytes:
                 take = min(take, len(frame.payload) // 2)
             data: memoryview | bytes = frame.payload[frame.done : frame.done + take]
-            if frame.flip_a_bit:
+            if frame.flip_a_bit and take:
                 data = bytes([data[0] ^ 1]) + bytes(data[1:])
                 frame.flip_a_bit = False
             piece = WritePiece(landing, frame.offset + frame.done, data)

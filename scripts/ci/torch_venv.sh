@@ -20,7 +20,7 @@ if [[ ! -e $stamp || $(<"$stamp") != "$wanted" ]]; then
     python=.venv/bin/python
     [[ -x $python ]] || python=${PYTHON:-python3}
     "$python" -m venv "$environment" >&2
-    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --editable . "$torch" >&2
+    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[bfloat16]" "$torch" >&2
     printf '%s\n' "$wanted" >"$stamp"
 fi
 printf '%s\n' "$PWD/$environment/bin/torchrun"

@@ -31,7 +31,7 @@ from r2ccl.cli.launcher import loopback_nics
 from r2ccl.lab import Lab
 
 ROOT = Path(__file__).parents[2]
-WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
+WORKER = str(Path(__file__).with_name("worker.py"))
 PATIENCE_S = 40.0
 TAIL_LINES = 80
 #: How a test process is started: (rank, argv, environment, options of Popen) -> process.
@@ -260,13 +260,14 @@ def loopback(
     nics: int = 1,
     env: Mapping[str, str] | None = None,
     env_of: Mapping[int, Mapping[str, str]] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Ranks]:
     """Ranks on this machine. ``env`` is for all, ``env_of`` for single ranks on top."""
     shared = job_environment(count)
 
     def start(rank: int, argv: list[str], environ: dict[str, str], **options: Any) -> subprocess.Popen[str]:
         own = {"RANK": str(rank), "R2CCL_NICS": ",".join(loopback_nics(rank, nics))}
-        return subprocess.Popen(argv, env={**os.environ, **shared, **own, **environ}, **options)
+        return subprocess.Popen([python, *argv[1:]], env={**os.environ, **shared, **own, **environ}, **options)
 
     with Ranks() as ranks:
         for rank in range(count):
@@ -306,7 +307,7 @@ def start_rank(ranks: Ranks, start: Start, rank: int, directory: Path, loop: str
     errors = directory / f"rank{rank}.log"
     with errors.open("w") as log:
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
-        process = start(rank, [*WORKER, loop], {"PYTHONPATH": str(ROOT), **env}, **options)
+        process = start(rank, [sys.executable, WORKER, loop], {"PYTHONPATH": str(ROOT), **env}, **options)
     ranks.all.append(Rank(rank, process, errors))
 
 

@@ -207,6 +207,13 @@ class Worker:
         await comm.barrier()
         return wrong
 
+    async def do_surface(self, torch: bool = False, every: int = 1) -> int:
+        """The grid of all collectives, with every so many dtypes; returns how many checks were made."""
+        from tests.surface import Numpy, Surface, Torch, run_dtypes, run_sizes
+
+        surface = Surface(self.comm, Torch() if torch else Numpy())
+        return await run_sizes(surface) + await run_dtypes(surface, (101,), every)
+
     async def do_all_reduce(self, elements: int, dtype: str = "float32", limit_s: float | None = None) -> int:
         """One, of this rank's number plus one; returns the number of wrong elements."""
         x = np.full(elements, self.comm.rank + 1, dtype)

@@ -12,7 +12,7 @@ from r2ccl.config import KIB, MIB
 from r2ccl.planner.choose import Choice, build, choose
 from r2ccl.planner.picture import NicEstimate, Picture, even_picture
 from r2ccl.planner.requests import CollectiveKind, Request
-from r2ccl.schedule.algorithms import ALGORITHMS, algorithm, meaning
+from r2ccl.schedule.algorithms import ALGORITHMS, IN_PARTS, Algorithm, algorithm, meaning
 from r2ccl.schedule.check import check
 from r2ccl.schedule.ir import Shape
 
@@ -146,10 +146,68 @@ def test_what_is_built_does_what_was_asked_for(ranks: int, request_: Request) ->
     check([build(choice, request, ranks, rank) for rank in range(ranks)], means)
 
 
+def request_of(known: Algorithm) -> Request:
+    """Of 8 elements over 4 ranks."""
+    kind = CollectiveKind(known.collective)
+    if kind is CollectiveKind.BARRIER:
+        return Request(kind, 0, 4, 2)
+    if kind is CollectiveKind.ALL_TO_ALL:
+        return Request(kind, 8, 4, parts=(2, 2, 2, 2), out_parts=(2, 2, 2, 2))
+    if known.collective in IN_PARTS:
+        return Request(kind, 8, 4, 2, parts=(2, 2, 2, 2))
+    return Request(kind, 8, 4, 2)
+
+
 def test_any_algorithm_may_be_built_on_demand() -> None:
     for known in ALGORITHMS:
-        request = Request(CollectiveKind(known.collective), 0 if known.collective == "barrier" else 9, 4, 2)
-        assert build(Choice(known.name, 4096, "on demand"), request, 4, 3) == known.build(4, 3, Shape(request.count, 2))
+        request = request_of(known)
+        assert build(Choice(known.name, 4096, "on demand"), request, 4, 3) == known.build(4, 3, request.shape)
+
+
+def in_parts(kind: CollectiveKind, payload_bytes: int, ranks: int) -> Request:
+    part = payload_bytes // ranks
+    if kind is CollectiveKind.ALL_TO_ALL:
+        return Request(kind, part * ranks, 1, parts=(part,) * ranks, out_parts=(part,) * ranks)
+    return Request(kind, part * ranks, 1, parts=(part,) * ranks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "small", "large"),
+    [
+        (CollectiveKind.ALL_GATHER, "bruck", "ring"),
+        (CollectiveKind.REDUCE_SCATTER, "direct", "ring"),
+        (CollectiveKind.GATHER, "binomial", "direct"),
+        (CollectiveKind.SCATTER, "binomial", "direct"),
+        (CollectiveKind.ALL_TO_ALL, "bruck", "direct"),
+    ],
+    ids=lambda one: one.value if isinstance(one, CollectiveKind) else one,
+)
+def test_parts_go_in_company_when_they_are_small_and_on_their_own_when_they_are_large(
+    kind: CollectiveKind, small: str, large: str
+) -> None:
+    assert algorithm_of(in_parts(kind, 16 * 64, 16), 16) == small
+    assert algorithm_of(in_parts(kind, 64 * MIB, 16), 16) == large
+
+
+def test_reduces_go_the_way_of_broadcasts() -> None:
+    assert algorithm_of(Request(CollectiveKind.REDUCE, 1000, 1), 8) == "binomial"
+    assert algorithm_of(Request(CollectiveKind.REDUCE, 64 * MIB, 1), 8) == "chain"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("count", [0, 8, 8 * MIB])
+def test_of_blocks_whose_size_two_ranks_alone_know_nothing_depends_on_sizes(ranks: int, count: int) -> None:
+    """Each rank sees other counts, and all must plan alike."""
+    mine = Request(CollectiveKind.ALL_TO_ALL, count, 4, parts=(count,) * ranks, out_parts=(0,) * ranks, uneven=True)
+    theirs = Request(CollectiveKind.ALL_TO_ALL, 0, 4, parts=(0,) * ranks, out_parts=(count,) * ranks, uneven=True)
+    here, there = (choose(request, ranks, even_picture(ranks)) for request in (mine, theirs))
+    assert (here.algorithm, here.chunk_bytes) == (there.algorithm, there.chunk_bytes) == ("direct", 256 * KIB)
+
+
+def test_a_direct_reduce_scatter_whose_receivers_hold_what_is_early_is_small() -> None:
+    slow = even_picture(8, latency_s=1.0, eager_bytes=1000)
+    assert algorithm_of(in_parts(CollectiveKind.REDUCE_SCATTER, 1000, 8), 8, slow) == "direct"
+    assert algorithm_of(in_parts(CollectiveKind.REDUCE_SCATTER, 1008, 8), 8, slow) == "ring"
 
 
 def test_the_reason_says_what_was_compared() -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import permutations
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pytest
 
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.clock import Clock
-from r2ccl.planner.requests import CollectiveKind
-from r2ccl.reduction import Op, reducer
+from r2ccl.reduction import Op
 from r2ccl.sim import checkers
-from r2ccl.sim.checkers import Answers, Complaints, Composure, Deliveries, Memory, expected, kept, open_ends, payload
+from r2ccl.sim.calls import Call, Kind, Message
+from r2ccl.sim.checkers import Answers, Complaints, Composure, Deliveries, Memory, kept, open_ends
 from r2ccl.sim.history import STORY_LINES, History, ToldLog
 from r2ccl.sim.loop import run
 from r2ccl.sim.rank_loop import RankLoop
-from r2ccl.sim.scenario import DTYPES, Call
+from r2ccl.sim.truth import fold
 from r2ccl.sim.world import Shape, World
 from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Purpose
@@ -111,67 +109,89 @@ def test_a_dead_rank_does_nothing_ever() -> None:
 # Answers.
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", Op)
-def test_exact_payloads_give_the_same_bits_in_whatever_order_they_are_reduced(dtype: str, op: Op) -> None:
-    call = Call(CollectiveKind.ALL_REDUCE, dtype, op, 50)
-    payloads = [payload(call, 1, 0, 0, rank) for rank in range(8)]
-    right = expected(call, payloads)
-    assert right.dtype == np.dtype(dtype)
-    reduce = reducer(right.dtype, op)
-    for order in list(permutations(range(8)))[::5000]:
-        total = payloads[order[0]].copy()
-        for rank in order[1:]:
-            reduce(total, payloads[rank], rank < order[0])
-        assert total.tobytes() == right.tobytes()
-
-
-def test_inexact_payloads_do_depend_on_the_order_so_that_a_wrong_order_is_seen() -> None:
-    call = Call(CollectiveKind.ALL_REDUCE, "float32", Op.SUM, 200, exact=False)
-    one, two, three = (payload(call, 1, 0, 0, rank) for rank in range(3))
-    assert ((one + two) + three).tobytes() != (one + (two + three)).tobytes()
-
-
-def answers_of(call: Call) -> tuple[Answers, Complaints]:
+def answers_of(*calls: Call) -> tuple[Answers, Complaints]:
     complaints = fresh_complaints()
-    return Answers(1, 3, ((call,),), complaints), complaints
+    return Answers(1, (3,), (calls,), complaints), complaints
+
+
+def given(answers: Answers, call: Call, rank: int) -> Any:
+    return answers.given(0, 0, rank, call, 0)
 
 
 def test_the_right_answer_is_accepted_on_every_rank() -> None:
-    answers, complaints = answers_of(Call(CollectiveKind.ALL_REDUCE, "int32", Op.SUM, 7))
-    right = sum(answers.given(0, 0, rank) for rank in range(3))
+    call = Call(Kind.ALL_REDUCE, "int32", Op.SUM, 7)
+    answers, complaints = answers_of(call)
+    right = sum(given(answers, call, rank) for rank in range(3))
     for rank in range(3):
-        answers.ended(0, 0, rank, np.asarray(right, np.int32))
+        answers.ended(0, 0, rank, call, 0, np.asarray(right, np.int32))
     assert complaints.texts == []
 
 
 def test_one_wrong_element_is_named_with_its_rank() -> None:
-    answers, complaints = answers_of(Call(CollectiveKind.ALL_REDUCE, "int32", Op.SUM, 7))
-    result = np.asarray(sum(answers.given(0, 0, rank) for rank in range(3)), np.int32)
+    call = Call(Kind.ALL_REDUCE, "int32", Op.SUM, 7)
+    answers, complaints = answers_of(call)
+    result = np.asarray(sum(given(answers, call, rank) for rank in range(3)), np.int32)
     result[5] += 1
-    answers.ended(0, 0, 2, result)
+    answers.ended(0, 0, 2, call, 0, result)
     assert len(complaints.texts) == 1
     assert "rank 2" in complaints.texts[0]
     assert f"1 of 7 elements are wrong; the first, 5, is {result[5]}, not {result[5] - 1}" in complaints.texts[0]
 
 
 def test_a_broadcast_that_gives_another_ranks_bytes_is_noticed() -> None:
-    answers, complaints = answers_of(Call(CollectiveKind.BROADCAST, "uint8", None, 9, root=1))
-    answers.ended(0, 0, 0, answers.given(0, 0, 1))
+    call = Call(Kind.BROADCAST, "uint8", None, 9, root=1)
+    answers, complaints = answers_of(call)
+    answers.ended(0, 0, 0, call, 0, given(answers, call, 1))
     assert complaints.texts == []
-    answers.ended(0, 0, 2, answers.given(0, 0, 2))
+    answers.ended(0, 0, 2, call, 0, given(answers, call, 2))
     assert len(complaints.texts) == 1
+
+
+def test_a_result_where_none_is_due_is_noticed_and_one_that_is_missing() -> None:
+    call = Call(Kind.GATHER, "uint8", None, 9, root=1)
+    answers, complaints = answers_of(call)
+    answers.ended(0, 0, 0, call, 0, None)
+    assert complaints.texts == []
+    answers.ended(0, 0, 1, call, 0, None)
+    answers.ended(0, 0, 0, call, 0, given(answers, call, 0))
+    assert len(complaints.texts) == 2
 
 
 def test_ranks_that_differ_in_one_bit_of_an_inexact_sum_are_noticed() -> None:
-    answers, complaints = answers_of(Call(CollectiveKind.ALL_REDUCE, "float32", Op.SUM, 5, exact=False))
-    result = np.ones(5, np.float32)
-    answers.ended(0, 0, 0, result)
-    answers.ended(0, 0, 1, result.copy())
+    call = Call(Kind.ALL_REDUCE, "float32", Op.SUM, 5, exact=False)
+    answers, complaints = answers_of(call)
+    result = fold(Op.SUM, [given(answers, call, rank) for rank in range(3)])
+    answers.ended(0, 0, 0, call, 0, result)
+    answers.ended(0, 0, 1, call, 0, result.copy())
     assert complaints.texts == []
     result.view(np.int32)[3] ^= 1
-    answers.ended(0, 0, 2, result)
+    answers.ended(0, 0, 2, call, 0, result)
     assert len(complaints.texts) == 1
+
+
+def message(source: int, target: int, from_any: bool = False) -> Message:
+    return Message(source, target, 5, "uint8", 30, from_any)
+
+
+def test_messages_of_one_source_must_be_received_in_their_order() -> None:
+    call = Call(Kind.MESSAGES, messages=(message(1, 0, True), message(2, 0, True), message(1, 0, True)))
+    answers, complaints = answers_of(call)
+    first, other, second = (answers.given(0, 0, m.source, call, index) for index, m in enumerate(call.messages))
+    answers.received(0, 0, 0, call.messages[0], 1, first)
+    answers.received(0, 0, 0, call.messages[1], 2, other)
+    assert complaints.texts == []
+    answers.received(0, 0, 0, call.messages[2], 1, first)
+    assert len(complaints.texts) == 1
+    answers.received(0, 0, 0, call.messages[2], 1, second)
+    assert "beyond all that was sent" in complaints.texts[1]
+
+
+def test_a_receive_that_does_not_know_its_source_is_noticed() -> None:
+    call = Call(Kind.MESSAGES, messages=(message(1, 0),))
+    answers, complaints = answers_of(call)
+    answers.received(0, 0, 0, call.messages[0], None, answers.given(0, 0, 1, call, 0))
+    answers.received(0, 0, 0, call.messages[0], 2, answers.given(0, 0, 1, call, 0))
+    assert len(complaints.texts) == 2
 
 
 def test_complaints_end_at_some_number() -> None:
@@ -191,7 +211,10 @@ class StubCoordinator:
         self.shared = SimpleNamespace(
             rank=0, peers=[1, 2], settings=SimpleNamespace(credit_bytes=100), counters=SimpleNamespace(parked_bytes=0)
         )
+        self.communicator = 77
         self.inbox = SimpleNamespace(coordinator=self)
+        self.ended: list[Any] = []
+        self.failing = SimpleNamespace(ended=self.ended.append)
         self.arrived: list[tuple[int, int]] = []
 
     def piece_arrived(self, operation: Any, receive: int, chunk: int, scratch: Any) -> None:
@@ -208,7 +231,7 @@ OPERATION: Any = SimpleNamespace(number=4, planned=SimpleNamespace(waits=SimpleN
 
 def watched() -> tuple[Deliveries, StubCoordinator, Complaints]:
     complaints, stub = fresh_complaints(), StubCoordinator()
-    return Deliveries(cast(Coordinator, stub), 0, History(Now()), complaints), stub, complaints
+    return Deliveries(cast(Coordinator, stub), History(Now()), complaints), stub, complaints
 
 
 def test_every_chunk_once_is_content_and_passed_on() -> None:
@@ -216,7 +239,8 @@ def test_every_chunk_once_is_content_and_passed_on() -> None:
     assert stub.inbox.coordinator is deliveries
     for receive, chunk in ((0, 0), (1, 0), (0, 1)):
         deliveries.piece_arrived(OPERATION, receive, chunk, None)
-    deliveries.ended(4)
+    stub.failing.ended(OPERATION)
+    assert stub.ended == [OPERATION]
     assert complaints.texts == []
     assert stub.arrived == [(0, 0), (1, 0), (0, 1)]
 
@@ -229,9 +253,9 @@ def test_a_chunk_that_comes_twice_is_noticed_whichever_way_it_comes() -> None:
 
 
 def test_an_operation_that_ends_with_a_chunk_missing_is_noticed() -> None:
-    deliveries, _, complaints = watched()
+    deliveries, stub, complaints = watched()
     deliveries.piece_arrived(OPERATION, 0, 1, None)
-    deliveries.ended(4)
+    stub.failing.ended(OPERATION)
     assert complaints.texts == ["rank 0 operation 4 ended with 1 of 3 chunks"]
 
 

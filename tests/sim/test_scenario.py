@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from r2ccl.planner.requests import CollectiveKind
+from r2ccl.reduction import Op
+from r2ccl.sim.calls import DTYPES, Kind, Message, moved_elements
 from r2ccl.sim.faults import BREAKING, FOREVER, FaultKind, Promise
 from r2ccl.sim.scenario import Scenario, draw
 
@@ -23,11 +24,91 @@ def test_three_hundred_seeds_draw_all_there_is() -> None:
     assert {fault.kind for scenario in SCENARIOS for fault in scenario.faults} == set(FaultKind)
     assert {scenario.shape.ranks for scenario in SCENARIOS} == set(range(2, 9))
     assert {scenario.shape.nics for scenario in SCENARIOS} == set(range(1, 5))
-    calls = [call for scenario in SCENARIOS for calls in scenario.calls for call in calls]
-    assert {call.kind for call in calls} == set(CollectiveKind)
+    calls = [call for scenario in SCENARIOS for group in scenario.groups for call in group.calls]
+    assert {call.kind for call in calls} == set(Kind)
     assert {0, 1} < {call.count for call in calls}
     assert {True, False} == {call.exact for call in calls if call.op is not None}
-    assert {1, 2} == {len(scenario.calls) for scenario in SCENARIOS}
+    assert {call.op for call in calls} == {None, *Op}
+    assert {call.dtype for call in calls} == set(DTYPES)
+    cut = (Kind.ALL_GATHER_INTO, Kind.REDUCE_SCATTER)
+    ways = {(call.kind, bool(call.parts), call.in_place) for call in calls if call.kind in cut}
+    assert ways == set(itertools.product(cut, (False, True), (False, True)))
+    assert {bool(call.blocks) for call in calls if call.kind is Kind.ALL_TO_ALL} == {False, True}
+
+
+def test_three_hundred_seeds_draw_groups_of_all_sorts() -> None:
+    groups = [group for scenario in SCENARIOS for group in scenario.groups]
+    assert {len(scenario.groups) for scenario in SCENARIOS} >= {1, 2, 3, 4}
+    made = [group for group in groups if group.parent is not None]
+    assert {(group.by_split, group.closes) for group in made} == set(itertools.product((False, True), (False, True)))
+    assert {group.parent for group in made} > {0, 1}
+    assert {len(group.members) for group in made} >= set(range(1, 9))
+    assert any(list(group.members) != sorted(group.members) for group in made)
+    assert {part.in_flight for group in groups for part in group.parts} == {1, 2, 3, 8}
+
+
+def test_splits_make_the_groups_that_they_say() -> None:
+    for scenario in SCENARIOS:
+        for number, group in enumerate(scenario.groups):
+            makes = [one for call in group.calls for _, one in call.makes]
+            children = [n for n, other in enumerate(scenario.groups) if other.parent == number and other.by_split]
+            assert sorted(makes) == children
+            assert set(group.members) <= set(range(scenario.shape.ranks))
+
+
+def channels(messages: tuple[Message, ...]) -> dict[tuple[int, int, int], list[int]]:
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for index, m in enumerate(messages):
+        found.setdefault((m.source, m.target, m.tag), []).append(index)
+    return found
+
+
+def test_rounds_of_messages_are_matched_pairs_and_keep_their_order_in_each_channel() -> None:
+    rounds = [call for s in SCENARIOS for group in s.groups for call in group.calls if call.kind is Kind.MESSAGES]
+    assert any(len(call.messages) > 12 for call in rounds)
+    for call in rounds:
+        issued = [(index, is_receive) for order in call.orders for index, is_receive in order]
+        assert sorted(issued) == sorted(itertools.product(range(len(call.messages)), (False, True)))
+        for (source, _, _), indices in channels(call.messages).items():
+            assert [
+                index for index, is_receive in call.orders[source] if not is_receive and index in indices
+            ] == indices
+
+
+def test_no_receive_is_left_without_a_message_whatever_those_from_any_take() -> None:
+    """Of the receives with one tag in one rank, in their order: one from a certain rank must find a message of it,
+    though all before it that take any took that one's."""
+    mixed = 0
+    for call in (call for s in SCENARIOS for group in s.groups for call in group.calls):
+        for target, order in enumerate(call.orders):
+            received = [call.messages[index] for index, is_receive in order if is_receive]
+            for tag in {m.tag for m in received if m.from_any}:
+                alike = [m for m in received if m.tag == tag]
+                assert len({(m.dtype, m.count, m.target) for m in alike}) == 1
+                mixed += len({m.from_any for m in alike}) > 1
+                for place, one in enumerate(alike):
+                    taken = sum(m.from_any or m.source == one.source for m in alike[:place])
+                    sent = sum(m.source == one.source for m in alike)
+                    assert one.from_any or taken < sent, f"{target}: {call}"
+    assert mixed > 10
+
+
+def test_calls_move_something() -> None:
+    calls = [(call, len(g.members)) for s in SCENARIOS for g in s.groups for call in g.calls]
+    for kind in set(Kind) - {Kind.BARRIER}:
+        assert any(
+            moved_elements(call, ranks) > 100 or kind is Kind.SPLIT for call, ranks in calls if call.kind is kind
+        )
+    assert max(m.count for call, _ in calls for m in call.messages) > 1 << 18
+
+
+def test_only_a_communicator_with_a_lost_pair_or_that_is_made_by_one_may_fail() -> None:
+    scenario = next(s for s in SCENARIOS if s.promise is Promise.KILLED and len(s.groups) > 2)
+    (dead,) = {fault.one[0] for fault in scenario.faults if fault.kind is FaultKind.KILL}
+    for number, group in enumerate(scenario.groups):
+        assert scenario.loses_a_member(number) is (dead in group.members and len(group.members) > 1)
+        assert scenario.may_fail(number) or dead not in group.members or len(group.members) == 1
+    assert not any(scenario.unharmed().may_fail(number) for number in range(len(scenario.groups)))
 
 
 def whole_links(scenario: Scenario, at_s: float, one: int, other: int) -> int:
@@ -81,4 +162,4 @@ def test_the_same_world_without_faults_is_otherwise_the_same() -> None:
     unharmed = scenario.unharmed()
     assert unharmed.faults == ()
     assert unharmed.promise is Promise.PATHS
-    assert (unharmed.calls, unharmed.parts, unharmed.shape) == (scenario.calls, scenario.parts, scenario.shape)
+    assert (unharmed.groups, unharmed.shape) == (scenario.groups, scenario.shape)

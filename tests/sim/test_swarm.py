@@ -13,15 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from r2ccl import reduction
+from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.channels import Channels
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.operation import ScratchPool
 from r2ccl.actors.runtime import Runtime
+from r2ccl.communicator import Communicator
+from r2ccl.planner import memory
+from r2ccl.protocol.collective import CollectiveMachine
 from r2ccl.protocol.ledger import Ledger, Offer
 from r2ccl.protocol.liveness import PeerLiveness
 from r2ccl.protocol.outbox import Outbox
+from r2ccl.reduction import Op
 from r2ccl.sim import swarm, trial
+from r2ccl.sim.calls import Kind
 from r2ccl.sim.faults import FaultKind, Promise
 from r2ccl.sim.injector import Injector
 from r2ccl.sim.scenario import Scenario, draw
@@ -122,10 +130,14 @@ def test_other_bits_than_in_an_unharmed_world_are_a_failure(monkeypatch: pytest.
 
     def other_bits_unharmed(scenario: Scenario, echo: Callable[[str], None] | None = None) -> trial.Outcome:
         outcome = run(scenario, echo)
-        return outcome if scenario.faults else dataclasses.replace(outcome, results={(0, 0): "other"})
+        return (
+            outcome
+            if scenario.faults
+            else dataclasses.replace(outcome, results={name: "other" for name in outcome.results if name[:2] == (0, 1)})
+        )
 
     monkeypatch.setattr(trial, "run", other_bits_unharmed)
-    assert any("communicator 0 call 0 has other bits" in text for text in judge(1).complaints)
+    assert any("communicator 0 call 1.0 has other bits" in text for text in judge(1).complaints)
 
 
 # What is broken on purpose is found.
@@ -161,8 +173,8 @@ def test_one_wrong_bit_on_one_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
     def one_bit_off(self: Coordinator, operation: Any, receive: int, chunk: int, data: Any) -> None:
         apply(self, operation, receive, chunk, data)
-        if self.shared.rank == 1 and operation.buffer.count > 3:
-            operation.buffer.array.view(np.uint8)[0] ^= 1
+        if self.shared.rank == 1 and operation.arrays[0].count > 3:
+            operation.arrays[0].array.view(np.uint8)[0] ^= 1
 
     monkeypatch.setattr(Coordinator, "_apply", one_bit_off)
     assert complains("elements are wrong", seeds_where(lambda s: True, 2))
@@ -229,3 +241,101 @@ def test_an_actor_that_fails_is_noticed_though_it_is_restarted(monkeypatch: pyte
 def test_a_fault_that_breaks_its_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Injector, "_end", lambda *_: None)
     assert complains("failed though", seeds_where(lambda s: s.promise is Promise.OUTAGE, 4))
+
+
+def calls(*kinds: Kind) -> Callable[[Scenario], bool]:
+    return lambda s: any(call.kind in kinds for group in s.groups for call in group.calls)
+
+
+def averages(scenario: Scenario) -> bool:
+    every = [call for group in scenario.groups if len(group.members) > 1 for call in group.calls]
+    return any(call.op is Op.AVERAGE and call.exact and call.count > 100 for call in every)
+
+
+def test_an_average_that_is_divided_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    divide = reduction._divide
+    monkeypatch.setattr(reduction, "_divide", lambda result, ranks: divide(result, ranks * ranks))
+    assert complains("elements are wrong", seeds_where(averages, 3))
+
+
+def test_a_memory_plan_that_reads_a_received_instead_of_an_initial_value_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def all_of_it(self: Any, after: Any) -> Any:
+        return [segment for receive in self._program.receives for segment in receive.segments]
+
+    monkeypatch.setattr(memory._Planner, "_written", all_of_it)
+    assert complains("elements are wrong", seeds_where(calls(Kind.REDUCE_SCATTER, Kind.REDUCE), 4))
+
+
+def test_an_input_that_is_used_as_work_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = Coordinator._apply
+
+    def into_the_input(self: Coordinator, operation: Any, receive: int, chunk: int, data: Any) -> None:
+        apply(self, operation, receive, chunk, data)
+        if operation.planned.call.startswith("reduce_scatter"):
+            operation.arrays[1].bytes[:1] = b"X"
+
+    monkeypatch.setattr(Coordinator, "_apply", into_the_input)
+    assert complains("only read", seeds_where(calls(Kind.REDUCE_SCATTER), 6))
+
+
+def test_an_operation_that_ends_while_its_memory_is_still_to_be_sent_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CollectiveMachine, "is_complete", property(lambda self: self.chunks_left == 0))
+    monkeypatch.setattr(Outbox, "settle_operation", lambda *_: [])
+    two_sided = seeds_where(lambda s: not s.shape.one_sided and calls(Kind.BROADCAST, Kind.SCATTER)(s), 10)
+    assert complains("elements are wrong", two_sided)
+
+
+def test_a_receive_that_overtakes_one_that_takes_any_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Channels, "_before", staticmethod(lambda pending, call: []))
+    assert complains("message", seeds_where(calls(Kind.MESSAGES), 30))
+
+
+def test_messages_that_are_given_to_the_latest_receive_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    match = Channels._match
+
+    def latest_first(self: Channels, tag: int) -> None:
+        if tag in self._pending:
+            self._pending[tag].reverse()
+        match(self, tag)
+
+    monkeypatch.setattr(Channels, "_match", latest_first)
+    assert complains("message", seeds_where(calls(Kind.MESSAGES), 20))
+
+
+def test_a_channel_whose_failure_is_not_told_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, "fail_with", lambda *_: None)
+    lost = seeds_where(lambda s: s.promise.loses_a_peer and s.shape.ranks > 2 and calls(Kind.MESSAGES)(s), 6)
+    assert complains("never heard that a rank was lost", lost)
+
+
+def test_a_group_whose_ranks_are_out_of_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Communicator._group
+
+    def by_rank(self: Communicator, members: tuple[int, ...], operation: int, color: int) -> Communicator:
+        return group(self, tuple(sorted(members)), operation, color)
+
+    monkeypatch.setattr(Communicator, "_group", by_rank)
+    assert complains("is <Communicator", seeds_where(calls(Kind.SPLIT), 6))
+
+
+def test_a_barrier_that_waits_for_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = Coordinator.submit
+
+    def no_barrier(self: Coordinator, planned: Any, arrays: Any, work: Any, timeout_s: float) -> None:
+        if planned.call == "barrier()":
+            work.finish(None)
+        else:
+            submit(self, planned, arrays, work, timeout_s)
+
+    monkeypatch.setattr(Coordinator, "submit", no_barrier)
+    assert complains("before all had called it", seeds_where(calls(Kind.BARRIER), 3))
+
+
+def test_memory_that_is_written_after_its_operation_failed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArrivalsDesk, "withdraw", lambda *_: None)
+    lost = seeds_where(lambda s: s.promise.loses_a_peer and not s.shape.one_sided, 40)
+    assert complains("after it had been given back", lost)

@@ -44,11 +44,15 @@ class Story:
 
 @dataclass(slots=True)
 class Options:
-    """What follows a collective's name and size."""
+    """What follows a call's name and size. Ranks are those of the job."""
 
     ranks: list[int]
     communicator: str = "A"
     root: int = 0
+    #: Of a message; -1: from any.
+    source: int = -1
+    target: int = 0
+    tag: int = 0
     timeout_s: float | None = None
     rewrite: bool = False
 
@@ -63,8 +67,14 @@ def parse_options(words: list[str], ranks: int) -> Options:
                 found.ranks, words = [int(word) for word in rest[:count]], rest[count:]
             case ["of", name, *words]:
                 found.communicator = name
+            case ["from", "any", *words]:
+                found.source = -1
             case ["from", root, *words]:
-                found.root = int(root)
+                found.root = found.source = int(root)
+            case ["to", target, *words]:
+                found.target = int(target)
+            case ["tag", tag, *words]:
+                found.tag = int(tag)
             case ["timeout", limit, *words]:
                 found.timeout_s = quantity(limit)
             case ["then", "rewrite", *words]:

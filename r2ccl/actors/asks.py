@@ -1,0 +1,59 @@
+"""Whom one communicator asked to say when it is in an operation: small chunks wait for its credit.
+
+Of little a peer does not say so unasked. What goes out from copies may still wait when its operation has ended here, so
+what was asked outlives the operation, too: the question may be lost with its path.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.failing import Failing
+from r2ccl.actors.operation import Operation, Planned
+from r2ccl.protocol.wire import Entered, Kind
+
+
+class Host(Protocol):
+    """A coordinator, as far as it asks."""
+
+    communicator: int
+    courier: Courier
+    failing: Failing
+    running: dict[int, Operation]
+
+    def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None: ...
+
+
+class Asks:
+    """One communicator's questions that were not answered."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        #: By peer and operation: as many as chunks that wait for credit, or did when a path was lost the last time.
+        self._asked: dict[tuple[int, int], Planned] = {}
+
+    def ask(self, operation: Operation, peer: int) -> None:
+        """What waits for credit goes when the peer says that it is in the operation."""
+        if peer not in operation.asked:
+            operation.asked.add(peer)
+            self._asked[peer, operation.number] = operation.planned
+            self._host.announce(operation, peer, asks=True)
+
+    def answered(self, peer: int, operation: int) -> None:
+        """The peer said it."""
+        self._asked.pop((peer, operation), None)
+
+    def again(self, peer: int) -> None:
+        """A path was lost, and a question may be. Those of operations that run are said with all else of these."""
+        host = self._host
+        entered = host.courier.outboxes[peer].entered_by_peer(host.communicator)
+        for key in [key for key in self._asked if key[0] == peer]:
+            number, planned = key[1], self._asked[key]
+            if number < entered or host.failing.error is not None:
+                del self._asked[key]
+            elif number not in host.running:
+                question = Entered(
+                    host.communicator, number, planned.fingerprint, planned.call, False, (), planned.step, True
+                )
+                host.courier.tell(peer, Kind.ENTERED, question.body())
