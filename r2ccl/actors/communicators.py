@@ -115,12 +115,17 @@ class Communicators:
     def retire(self, numbers: list[int]) -> None:
         """This rank has left communicators, the first and those that hang on it: forget them when all its other members
         have left it, too."""
-        first = self.coordinators.get(numbers[0])
-        if first is None:
-            return
-        if not first.failing.all_left():
-            first.failing.on_left.append(lambda: self.retire(numbers))
-            return
+        failing = self.coordinators[numbers[0]].failing
+
+        def forget_if_all_left() -> None:
+            if failing.all_left() and numbers[0] in self.coordinators:
+                self._forget(numbers)
+
+        # It stays in that list for good: the list goes with the coordinator.
+        failing.on_left.append(forget_if_all_left)
+        forget_if_all_left()
+
+    def _forget(self, numbers: list[int]) -> None:
         for number in numbers:
             coordinator = self.coordinators.pop(number)
             self._supervisor.remove(coordinator.name)
