@@ -256,7 +256,9 @@ class Communicator(Handle):
                 made._lacks_members = True
                 made._coordinator.failing.fail_with(abort)
 
-        self._coordinator.failing.on_failed.append(failed)
+        on_failed = self._coordinator.failing.on_failed
+        on_failed.append(failed)
+        made.when_closed(lambda: on_failed.remove(failed))
         return made
 
     # The way of a call.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from r2ccl import ANY, Communicator
 from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorClosed, PeerLost
+from r2ccl.ids import WORLD
 from r2ccl.sim.world import World
 from tests.simulated import called, simulate, together
 
@@ -222,3 +225,35 @@ def test_errors_of_groups_name_ranks_of_the_job() -> None:
         await together(world, lambda c: c.barrier())
 
     simulate(story, ranks=4, close_timeout_s=0.1)
+
+
+def test_groups_that_are_made_and_closed_leave_nothing() -> None:
+    async def story(world: World) -> None:
+        async def once() -> None:
+            groups = await together(world, lambda comm: comm.split(comm.rank % 2))
+            await asyncio.gather(*(group.all_reduce(np.ones(5)) for group in groups))
+            await asyncio.gather(*(group.broadcast_object([1], 0) for group in groups))
+            x = np.zeros(5)
+            for work in (groups[0].send(np.ones(5), 1, 7), groups[2].recv(x, 0, 7)):
+                await work
+            await asyncio.gather(*(group.close() for group in groups))
+
+        for _ in range(5):
+            await once()
+        await asyncio.sleep(1.0)
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(50):
+            await once()
+        await asyncio.sleep(1.0)
+        gc.collect()
+        grown = (tracemalloc.get_traced_memory()[0] - before) / 50
+        tracemalloc.stop()
+        # Some bytes remain: the ids, so that what is late is known as such, and the event log.
+        assert grown < 4096, f"{grown:.0f} bytes for each round of four ranks"
+        for runtime in world.runtimes:
+            assert len(runtime.coordinators) == len(runtime.courier.ledgers) == 1
+            assert len(runtime.coordinators[WORLD].failing.on_left) == 1
+
+    simulate(story, ranks=4)

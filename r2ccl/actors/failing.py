@@ -342,7 +342,7 @@ class Failing:
             operation.work.finish(error)
         coordinator.tell_if_idle()
         self._tell_untold()
-        for heard in self.on_failed:
+        for heard in list(self.on_failed):
             heard(error, abort)
 
     def close(self, error: R2cclError) -> None:
@@ -359,7 +359,7 @@ class Failing:
             operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
-        for heard in self.on_failed:
+        for heard in list(self.on_failed):
             heard(error, None)
 
     def _tell_untold(self) -> None:
