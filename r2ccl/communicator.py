@@ -27,9 +27,13 @@ from r2ccl.ids import WORLD, communicator_id
 from r2ccl.objects import ObjectBroadcasts, pack_object
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.progress import ProgressThread
+from r2ccl.protocol.membership import Decide
 from r2ccl.protocol.wire import Abort
 from r2ccl.reduction import Op, refuse_unsupported
 from r2ccl.vocabulary import ANY
+
+#: What a communicator is made from by ``shrink``, in the place of an operation's number.
+SHRUNK = -(1 << 62)
 
 
 class Communicator(Handle):
@@ -62,6 +66,8 @@ class Communicator(Handle):
         #: What it was made from; whoever holds a group holds the job's communicator, which is told of forks.
         self._parent: Communicator | None = None
         self._groups_made: dict[tuple[int, ...], int] = {}
+        #: Of one that :meth:`shrink` made: who goes on, and how far the old one had come.
+        self.recovery: Decide | None = None
         #: A member failed to make it.
         self._lacks_members = False
 
@@ -259,6 +265,42 @@ class Communicator(Handle):
         on_failed = self._coordinator.failing.on_failed
         on_failed.append(failed)
         made.when_closed(lambda: on_failed.remove(failed))
+        return made
+
+    def shrink(self, *, timeout: float | None = None) -> Work:
+        """Go on without the ranks that are lost. All that are left call it, after this communicator has failed.
+
+        The Work's result is a new communicator of the members that reach one another, in the order of their ranks; its
+        ``recovery`` says who they are and how far the old one had come: operations below ``completed_by_all`` ended
+        well on every member, and ``completed_by_any`` is how far the first of them had got. Closing it ends the job as
+        closing this one would. Raises :class:`~r2ccl.errors.NoQuorum` where too few are left to be sure that the others
+        do not go on by themselves: it takes more than half of the members, the proven dead not counted, or exactly
+        half with the lowest rank. So of two ranks that lose each other the lower goes on alone, and the other raises;
+        if one of them died, the other goes on. Raises :class:`~r2ccl.errors.Evicted` on a rank that the others lost.
+        With ``timeout`` a member that does not call it is a :class:`~r2ccl.errors.CollectiveTimeout` that names it.
+        """
+        self._refuse_if_closed()
+        work = Work("shrink()", None, self._runtime.shared.thread)
+        limit_s = self._limit_s("shrink", timeout)
+        self._cross(work, self._shrink, work, limit_s, even_if_failed=True)
+        return work
+
+    def _shrink(self, work: Work, limit_s: float) -> None:
+        desk = self._runtime.communicators.shrink_desk(self._coordinator.communicator)
+        assert desk is not None, "a communicator has a coordinator until all have closed it"
+
+        def done(outcome: Decide | None, error: R2cclError | None) -> None:
+            if outcome is not None:
+                work.returns(self._shrunk_to(outcome))
+            work.finish(error)
+
+        desk.begin(done, limit_s)
+
+    def _shrunk_to(self, outcome: Decide) -> Communicator:
+        number = communicator_id(self._coordinator.communicator, SHRUNK, zlib.crc32(str(outcome.members).encode()))
+        made = Communicator(self._runtime, number, outcome.members, self._thread)
+        made.recovery = outcome
+        made._ends_job = self._ends_job
         return made
 
     # The way of a call.

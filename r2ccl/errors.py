@@ -68,6 +68,30 @@ class PeerLost(NetworkError):
         return type(self), (self.ranks, self.cause, self.verdict)
 
 
+class NoQuorum(R2cclError):
+    """``shrink()``: this rank and those it reaches may not go on without the others.
+
+    More than half of the last membership, less those proven dead, is needed; of exactly two halves the one with the
+    lowest rank goes on. ``reached`` lists the ranks that were reached, this one included. The communicator stays
+    failed.
+    """
+
+    def __init__(self, reached: Sequence[int], needed: int) -> None:
+        self.reached = tuple(reached)
+        self.needed = needed
+        super().__init__(
+            f"only rank(s) {', '.join(map(str, self.reached)) or 'none'} left, and {needed} are needed to go on: "
+            "the others may be alive and go on without us"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reached, self.needed)
+
+
+class Evicted(R2cclError):
+    """``shrink()``: the other ranks lost this one, and went on without it. The communicator stays failed."""
+
+
 class CollectiveMismatch(R2cclError):
     """Ranks called different things under the same operation number.
 

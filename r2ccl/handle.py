@@ -54,6 +54,8 @@ class Handle:
         self.size = len(members)
         self._who = Ranks(self.rank, self.size)
         self._plans = Plans(self.rank, picture, members)
+        #: Its end is that of this rank's part in the job.
+        self._ends_job = number == WORLD
         #: Communicators that nobody but this one knows.
         self._hidden: list[int] = []
         self._local_rank = local_rank
@@ -201,10 +203,6 @@ class Handle:
 
     # The end.
 
-    @property
-    def _is_world(self) -> bool:
-        return self._coordinator.communicator == WORLD
-
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it ends well within it, not by it
         """Wait for running operations, say goodbye, and end, within ``timeout`` seconds (R2CCL_CLOSE_TIMEOUT).
 
@@ -220,7 +218,7 @@ class Handle:
         try:
             await asyncio.wrap_future(self._thread.run(self._close(timeout)))
         except BaseException:
-            if self._is_world:
+            if self._ends_job:
                 self.abort()
             raise
         self._stop_thread()
@@ -242,7 +240,7 @@ class Handle:
         deadline_s = clock.now() + limit_s
         for coordinator in self._own_coordinators():
             await coordinator.idle(max(0.0, deadline_s - clock.now()))
-        if not self._is_world:
+        if not self._ends_job:
             for coordinator in self._own_coordinators():
                 coordinator.leave()
             numbers = [coordinator.communicator for coordinator in self._own_coordinators()]
@@ -324,7 +322,7 @@ class Handle:
 
     def _own_coordinators(self) -> list[Coordinator]:
         """Those that end with this communicator: the job's ends them all."""
-        if self._is_world or self._runtime.is_closed:
+        if self._ends_job or self._runtime.is_closed:
             return list(self._runtime.coordinators.values())
         numbers = [*self._hidden, *self._channels.numbers()]
         return [self._coordinator, *(self._runtime.coordinators[number] for number in numbers)]

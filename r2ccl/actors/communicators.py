@@ -18,7 +18,9 @@ from r2ccl.actors.messages import AbortAcknowledged, AbortHeard, EnteredHeard, P
 from r2ccl.actors.operation import ScratchPool
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
+from r2ccl.actors.shrinking import ShrinkDesk
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
+from r2ccl.protocol.wire import Shrunk
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
 MAILBOX_CAPACITY = 16384
@@ -55,6 +57,7 @@ class Communicators:
         self._early: dict[int, list[Any]] = {}
         #: Peers that were lost or left, for communicators that are made afterwards.
         self._gone: list[PeerGone | PeerParted] = []
+        self._shrink_desks: dict[int, ShrinkDesk] = {}
         desk.adopt = self.adopt
 
     def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
@@ -111,6 +114,26 @@ class Communicators:
         self._gone.append(gone)
         self._desk.abandon(gone.peer)
         self.tell_all(gone)
+        for desk in self._shrink_desks.values():
+            desk.lost(gone)
+
+    def shrink_desk(self, communicator: int) -> ShrinkDesk | None:
+        """Where it is decided who goes on, of a communicator that exists here."""
+        coordinator = self.coordinators.get(communicator)
+        if coordinator is None:
+            return None
+        if communicator not in self._shrink_desks:
+            members = tuple(sorted((self._shared.rank, *coordinator.peers)))
+            self._shrink_desks[communicator] = ShrinkDesk(
+                communicator, members, self._shared, self._courier, coordinator.failing, self._gone
+            )
+        return self._shrink_desks[communicator]
+
+    def ballot_heard(self, peer: int, told: Shrunk) -> None:
+        """A member wants to go on without who is lost."""
+        desk = self.shrink_desk(told.communicator)
+        if desk is not None:
+            desk.heard(peer, told)
 
     def retire(self, numbers: list[int]) -> None:
         """This rank has left communicators, the first and those that hang on it: forget them when all its other members
@@ -132,6 +155,7 @@ class Communicators:
             self._courier.dismiss(number, coordinator.resync)
             self._desk.retire(number)
             self._early.pop(number, None)
+            self._shrink_desks.pop(number, None)
         self._channels = [channels for channels in self._channels if channels.communicator not in numbers]
 
     def _keep(self, communicator: int, message: Any) -> None:

@@ -25,7 +25,14 @@ from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
-from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorAborted, PeerLost, R2cclError
+from r2ccl.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    CommunicatorAborted,
+    CommunicatorClosed,
+    PeerLost,
+    R2cclError,
+)
 from r2ccl.protocol.roll_call import Presence, RollCall
 from r2ccl.protocol.wire import Abort, Entered, Kind
 
@@ -235,6 +242,15 @@ class Failing:
         """What belongs to this communicator failed: so does this."""
         if self.error is None:
             self.fail(self.first_unfinished(), abort.cause, abort.text, abort.details)
+
+    def give_up(self) -> int:
+        """The caller goes on without this communicator: what is unfinished fails, here alone. Returns below which
+        number all operations ended well."""
+        unfinished = [*self._coordinator.running, self._coordinator.next_operation]
+        if self._abort is not None:
+            unfinished.append(self._abort.operation)
+        self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"))
+        return min(unfinished)
 
     def peer_gone(self, gone: PeerGone) -> None:
         """A rank is dead or unreachable."""

@@ -59,6 +59,7 @@ from r2ccl.protocol.wire import (
     read_ack,
     read_entered,
     read_notice,
+    read_shrunk,
     unpack_body,
 )
 from r2ccl.transport.interface import Device
@@ -201,6 +202,8 @@ class Runtime:
                     self.courier.tell(peer, Kind.ABORT, dataclasses.replace(abort, operation=0).body())
         elif kind == Kind.NOTICE:
             self.health.tell(NoticeHeard(peer, read_notice(fields)))
+        elif kind == Kind.BALLOT:
+            self.communicators.ballot_heard(peer, read_shrunk(fields))
         elif all(type(field) is int for field in fields):
             self._numbers(peer, kind, fields)
         else:

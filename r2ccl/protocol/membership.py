@@ -149,6 +149,13 @@ class Shrinking:
         self._gone.add(peer)
         return [] if self._over or not self._begun else self._look()
 
+    def withdraw(self) -> list[Effect]:
+        """This rank does not want to go on any more."""
+        if self._over:
+            return []
+        self._over = True
+        return self._say((), (), None)
+
     def timer_fired(self) -> list[Effect]:
         """Say it again: it may have been lost."""
         return [] if self._over or self._said is None else self._tell(self._said)

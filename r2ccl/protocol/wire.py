@@ -63,6 +63,7 @@ class Kind(enum.IntEnum):
     GOODBYE = 10
     REPEAT = 11
     FENCED = 12
+    BALLOT = 13
 
 
 #: Versions of the wire do not mix (the handshake refuses that), so a kind that we do not know is no newer one.
@@ -273,6 +274,22 @@ class Notice:
         return [self.version, list(self.nics_down), [list(x) for x in self.links_down], [list(x) for x in self.moved]]
 
 
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """What a member of a failed communicator says about who goes on; see ``protocol.membership``."""
+
+    communicator: int
+    version: int
+    view: tuple[int, ...]
+    vote: tuple[int, ...]
+    completed: int
+    decided: tuple[int, int] | None
+
+    def body(self) -> list[Any]:
+        decided = [] if self.decided is None else list(self.decided)
+        return [self.communicator, self.version, list(self.view), list(self.vote), self.completed, decided]
+
+
 def _read(body: list[Any], make: Any) -> Any:
     try:
         return make(*body)
@@ -333,6 +350,20 @@ def read_abort(body: list[Any]) -> Abort:
     def make(communicator: Any, operation: Any, cause: Any, text: Any, details: Any) -> Abort:
         told = _of(str, cause), _of(str, text), tuple(_of(list, details))
         return Abort(_number(communicator), _number(operation), *told)
+
+    return _read(body, make)  # type: ignore[no-any-return]
+
+
+def read_shrunk(body: list[Any]) -> Shrunk:
+    """Raises :class:`BadFrame`."""
+
+    def make(communicator: Any, version: Any, view: Any, vote: Any, completed: Any, decided: Any) -> Shrunk:
+        reaches, votes = (tuple(_number(rank, 32) for rank in _of(list, some)) for some in (view, vote))
+        reached = tuple(_number(number) for number in _of(list, decided))
+        if len(reached) not in (0, 2):
+            raise ValueError(f"{len(reached)} numbers of what was completed")
+        both = (reached[0], reached[1]) if reached else None
+        return Shrunk(_number(communicator), _number(version), reaches, votes, _number(completed), both)
 
     return _read(body, make)  # type: ignore[no-any-return]
 

@@ -330,7 +330,7 @@ class Trial:
             for (rank, number), handle in sorted(self._handles.items())
             if rank not in self.injector.dead and self.scenario.loses_a_member(number) and not handle._is_closed
             for coordinator in handle._own_coordinators()
-            if handle._is_world is (handle._coordinator is coordinator) and coordinator.failing.error is None
+            if handle._ends_job is (handle._coordinator is coordinator) and coordinator.failing.error is None
         ]
 
     def _missing(self) -> list[str]:

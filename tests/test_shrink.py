@@ -1,0 +1,189 @@
+"""shrink(): who is left goes on with an agreed membership; who is too few, or was lost to the others, does not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import numpy as np
+import pytest
+
+from r2ccl.communicator import Communicator
+from r2ccl.errors import CollectiveTimeout, CommunicatorClosed, NoQuorum, PeerLost, R2cclError
+from r2ccl.sim.world import World
+from tests.simulated import simulate, together
+
+
+async def outcome(awaitable: object) -> object:
+    try:
+        return await awaitable  # type: ignore[misc]
+    except R2cclError as error:
+        return error
+
+
+async def failed(world: World, survivors: list[int], elements: int = 100_000) -> None:
+    """Every survivor's operation ends with the loss."""
+    works = {rank: world.communicators[rank].all_reduce(np.ones(elements)) for rank in survivors}
+    for work in works.values():
+        with pytest.raises(PeerLost):
+            await work
+
+
+async def shrink(handles: list[Communicator]) -> list[object]:
+    return await asyncio.gather(*(outcome(handle.shrink()) for handle in handles))
+
+
+async def sums(handles: list[Communicator]) -> list[float]:
+    arrays = [np.full(50_000, handle.rank + 1.0) for handle in handles]
+    await asyncio.gather(*(handle.all_reduce(x) for handle, x in zip(handles, arrays, strict=True)))
+    assert all((x == x[0]).all() for x in arrays)
+    return [float(x[0]) for x in arrays]
+
+
+def cut(world: World, one: list[int], other: list[int]) -> None:
+    """No path of any kind between these ranks, and no word about it."""
+    nics = range(len(world.runtimes[0].ports))
+    for a, b in itertools.product(one, other):
+        for mine, theirs in itertools.product(nics, nics):
+            world.fabric.silent_drop_link((a, mine), (b, theirs))
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_the_survivors_of_a_dead_rank_go_on_under_new_numbers(one_sided: bool) -> None:
+    async def story(world: World) -> None:
+        await together(world, lambda comm: comm.barrier())
+        world.fabric.kill(1)
+        survivors = [0, 2, 3]
+        await failed(world, survivors)
+        made = [one for one in await shrink([world.communicators[rank] for rank in survivors])]
+        assert all(isinstance(one, Communicator) for one in made)
+        handles = [one for one in made if isinstance(one, Communicator)]
+        assert [(one.rank, one.size, one.members) for one in handles] == [(i, 3, (0, 2, 3)) for i in range(3)]
+        for one in handles:
+            assert one.recovery is not None
+            assert (one.recovery.completed_by_all, one.recovery.completed_by_any) == (1, 1)
+        assert await sums(handles) == [6.0] * 3
+        with pytest.raises(PeerLost):
+            world.communicators[0].barrier()
+        await asyncio.gather(*(one.close() for one in handles))
+        assert all(world.runtimes[rank].is_closed for rank in survivors)
+
+    simulate(story, ranks=4, one_sided=one_sided)
+
+
+def test_losses_one_after_the_other_are_survived_one_after_the_other() -> None:
+    async def story(world: World) -> None:
+        handles = list(world.communicators)
+        for lost in (3, 0, 1):
+            world.fabric.kill(lost)
+            handles = [handle for handle in handles if handle.members[handle.rank] != lost]
+            works = [handle.all_reduce(np.ones(100_000)) for handle in handles]
+            for work in works:
+                if len(handles) > 1 or lost != 1:
+                    assert isinstance(await outcome(work), PeerLost)
+            handles = [one for one in await shrink(handles) if isinstance(one, Communicator)]
+            assert len(set(await sums(handles))) == 1
+        assert [handle.members for handle in handles] == [(2, 4), (2, 4)]
+
+    simulate(story, ranks=5)
+
+
+def test_of_five_ranks_split_in_three_and_two_only_the_three_go_on() -> None:
+    async def story(world: World) -> None:
+        cut(world, [0, 1], [2, 3, 4])
+        await failed(world, [0, 1, 2, 3, 4])
+        ends = await shrink(world.communicators)
+        assert [isinstance(end, NoQuorum) for end in ends] == [True, True, False, False, False]
+        assert ends[0].reached == (0, 1)  # type: ignore[attr-defined]
+        assert ends[0].needed == 3  # type: ignore[attr-defined]
+        handles = [end for end in ends if isinstance(end, Communicator)]
+        assert await sums(handles) == [6.0] * 3
+        with pytest.raises(PeerLost):
+            world.communicators[0].barrier()
+
+    simulate(story, ranks=5, close_timeout_s=0.5)
+
+
+def test_of_two_ranks_that_lose_each_other_the_lower_goes_on_alone() -> None:
+    async def story(world: World) -> None:
+        cut(world, [0], [1])
+        await failed(world, [0, 1])
+        alone, refused = await shrink(world.communicators)
+        assert isinstance(alone, Communicator)
+        assert (alone.rank, alone.size) == (0, 1)
+        assert isinstance(refused, NoQuorum)
+
+    simulate(story, close_timeout_s=0.5)
+
+
+def test_of_two_ranks_the_one_that_is_left_when_the_other_died_goes_on() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(0)
+        await failed(world, [1])
+        (alone,) = await shrink([world.communicators[1]])
+        assert isinstance(alone, Communicator)
+        assert alone.members == (1,)
+
+    simulate(story)
+
+
+def test_a_member_that_does_not_call_it_is_named_when_the_time_is_up() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(3)
+        await failed(world, [0, 1, 2])
+        ends = await asyncio.gather(*(outcome(world.communicators[rank].shrink(timeout=1.0)) for rank in (0, 2)))
+        for end in ends:
+            assert isinstance(end, CollectiveTimeout)
+            assert end.not_entered == (1,)
+        late = await outcome(world.communicators[1].shrink())
+        assert isinstance(late, NoQuorum)
+
+    simulate(story, ranks=4, close_timeout_s=0.5)
+
+
+def test_it_tells_how_far_the_first_had_come() -> None:
+    """A broadcast's root may have ended what others never saw."""
+
+    async def story(world: World) -> None:
+        root = world.communicators[0]
+        await root.broadcast(np.ones(10), 0)
+        await root.broadcast(np.ones(10), 0)
+        world.fabric.kill(2)
+        await failed(world, [1])
+        assert isinstance(await outcome(root.all_reduce(np.ones(5))), PeerLost)
+        handles = [end for end in await shrink(world.communicators[:2]) if isinstance(end, Communicator)]
+        assert len(handles) == 2
+        for one in handles:
+            assert one.recovery is not None
+            assert (one.recovery.completed_by_all, one.recovery.completed_by_any) == (0, 2)
+
+    simulate(story, ranks=3)
+
+
+def test_what_runs_when_it_is_called_ends_and_a_second_call_has_the_same_outcome() -> None:
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        running = first.all_reduce(np.ones(100))
+        one, again = first.shrink(), first.shrink()
+        assert isinstance(await outcome(running), CommunicatorClosed)
+        other = second.shrink()
+        made, same, theirs = await one, await again, await other
+        assert made.members == same.members == theirs.members == (0, 1)
+        assert await sums([made, theirs]) == [3.0, 3.0]
+
+    simulate(story)
+
+
+def test_a_group_shrinks_as_the_whole_does_and_the_job_goes_on() -> None:
+    async def story(world: World) -> None:
+        groups = await together(world, lambda comm: comm.new_group([0, 1, 2]))
+        world.fabric.kill(2)
+        works = [groups[rank].all_reduce(np.ones(100_000)) for rank in (0, 1)]
+        for work in works:
+            assert isinstance(await outcome(work), PeerLost)
+        handles = [end for end in await shrink(groups[:2]) if isinstance(end, Communicator)]
+        assert await sums(handles) == [3.0, 3.0]
+        await asyncio.gather(*(one.close() for one in handles))
+        assert not any(world.runtimes[rank].is_closed for rank in (0, 1, 3))
+
+    simulate(story, ranks=4)
