@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
+from r2ccl.actors.acknowledging import Acknowledging
 from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.asks import Asks
@@ -35,10 +36,7 @@ from r2ccl.buffers import Buffer
 from r2ccl.errors import UsageError
 from r2ccl.protocol.collective import CollectiveMachine, Piece
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.wire import Ack, BadFrame, Entered, Header, Kind, OpenTransfer, frames_of
-
-#: Acknowledgements that nobody waits for ride in the next chunk's header, or go out after this long.
-ACK_DELAY_S = 0.002
+from r2ccl.protocol.wire import BadFrame, Entered, Header, Kind
 
 
 class Coordinator(Actor):
@@ -73,7 +71,7 @@ class Coordinator(Actor):
         self._registrar = registrar
         self.own_stall_s = own_stall_s
         self._pool = pool
-        self._ack_timer_armed = False
+        self._acknowledging = Acknowledging(self)
         self._is_starting = False
         self._has_left = False
         self._asks = Asks(self)
@@ -124,7 +122,7 @@ class Coordinator(Actor):
             self._send(operation, piece)
         if operation.number in self.inbox.parked:
             self.inbox.unpark(operation)
-        self.failing.compare(operation)
+        self.failing.differences.began(operation)
         self._end_if_complete(operation)
         self.failing.fail_without(operation)
 
@@ -264,7 +262,7 @@ class Coordinator(Actor):
         machine = operation.machine
         if machine is None or not machine.is_complete or operation.number not in self.running:
             return
-        if self.failing.differs(operation.number):
+        if self.failing.differences.concern(operation.number):
             return
         del self.running[operation.number]
         self._registrar.close(operation)
@@ -292,41 +290,15 @@ class Coordinator(Actor):
         if self._idle is not None and not self.running and not self.waiting and not self._idle.done():
             self._idle.set_result(None)
 
-    # Acknowledgements.
+    # What is said.
 
     def flush_acks(self) -> None:
-        """A batch of chunks was dealt with: acknowledge those that somebody waits for, the others soon."""
-        inbox = self.inbox
-        if inbox.acks_wanted:
-            for peer in inbox.acks_wanted:
-                self._acknowledge(peer)
-            inbox.acks_owed -= inbox.acks_wanted
-            inbox.acks_wanted.clear()
-        if inbox.acks_owed and not self._ack_timer_armed:
-            self._ack_timer_armed = True
-            self.shared.timers.after(ACK_DELAY_S, self._late_acks)
-
-    def _late_acks(self) -> None:
-        self._ack_timer_armed = False
-        if not self.is_running:
-            return
-        for peer in self.inbox.acks_owed:
-            self._acknowledge(peer)
-        self.inbox.acks_owed.clear()
-
-    def _acknowledge(self, peer: int) -> None:
-        self._say_arrived(peer, self.ledger.acknowledge(peer))
-
-    def _say_arrived(self, peer: int, transfers: tuple[OpenTransfer, ...]) -> None:
-        for some in frames_of(transfers):
-            ack = Ack(self.communicator, self.ledger.completed, some, self._entered())
-            self.courier.tell(peer, Kind.ACK, ack.body())
+        """A batch of chunks was dealt with."""
+        self._acknowledging.flush()
 
     def resync(self, peer: int) -> None:
         """A path to the peer changed: say again what it may have missed."""
-        self._say_arrived(peer, self.ledger.acknowledge_all(peer))
-        for name in self.ledger.missing(peer):
-            self.courier.tell(peer, Kind.REPEAT, [self.communicator, *name])
+        self._acknowledging.resync(peer)
         for operation in self.running.values():
             if peer in operation.planned.bulky_sources or peer in operation.asked:
                 self.announce(operation, peer, asks=peer in operation.asked)
@@ -351,7 +323,7 @@ class Coordinator(Actor):
         match message:
             case EnteredHeard():
                 # Differences first: to hear that a peer has entered may end the operation.
-                self.failing.entered_heard(message.peer, message.entered)
+                self.failing.differences.entered_heard(message.peer, message.entered)
                 self._entered_heard(message.peer, message.entered)
                 self.inbox.on_unclaimed()
             case AbortHeard():
@@ -378,10 +350,10 @@ class Coordinator(Actor):
         ):
             self.courier.may_land(peer, entered)
 
-    def _entered(self) -> int:
+    def entered(self) -> int:
         """All operations below it have been entered here, and were called as those who sent chunks of them did."""
-        started = self._first_not_started()
-        return started if self.failing.differs_from is None else min(started, self.failing.differs_from)
+        started, differing = self._first_not_started(), self.failing.differences.since
+        return started if differing is None else min(started, differing)
 
     def has_unclaimed(self) -> bool:
         """Has a peer begun an operation that was not called here yet?"""
@@ -397,7 +369,7 @@ class Coordinator(Actor):
 
     def calls_differ(self, header: Header) -> None:
         """A chunk's fingerprint is not that of our call under the same number."""
-        self.failing.calls_differ(header.operation)
+        self.failing.differences.noticed(header.operation)
 
     def misfit(self, header: Header, why: BadFrame) -> None:
         """A chunk was kept for an operation that has no place for it, though the calls are alike."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.differences import Differences
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
@@ -34,18 +35,14 @@ from r2ccl.errors import (
     R2cclError,
 )
 from r2ccl.protocol.roll_call import Presence, RollCall
-from r2ccl.protocol.wire import Abort, Entered, Kind
+from r2ccl.protocol.wire import Abort, Kind
 
 logger = logging.getLogger("r2ccl")
 
 #: An abort is said again this often, until it is acknowledged by all.
 ABORT_REPEAT_S = 0.1
-#: A difference of calls is announced, and judged after this long, so that everybody's call can be named.
-MISMATCH_HEARING_S = 0.2
 #: After the first announcement of an unfinished operation it is repeated this often.
 ROLL_CALL_REPEAT_S = 1.0
-#: Calls named by the error of ranks that called different things.
-CALLS_NAMED_MAX = 200
 
 
 class Host(Protocol):
@@ -61,7 +58,7 @@ class Host(Protocol):
     next_operation: int
     is_running: bool
 
-    def announce(self, operation: Operation, peer: int, finished: bool = False) -> None: ...
+    def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None: ...
     def tell_if_idle(self) -> None: ...
 
 
@@ -91,11 +88,6 @@ class Failing:
         self._untold: set[int] = set()
         self._repeating = False
         self._watching = False
-        #: Peers that asked to hear when we are in an operation, by operation.
-        self._askers: dict[int, set[int]] = {}
-        #: Operations whose calls differ, being heard; and the first of them.
-        self._heard_differing: set[int] = set()
-        self.differs_from: int | None = None
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
         self.on_left: list[Callable[[], None]] = []
@@ -107,6 +99,7 @@ class Failing:
         self._gone: set[int] = set()
         #: Recently finished calls, for peers that ask: operation -> (fingerprint, call). Bounded.
         self._finished: dict[int, tuple[int, str]] = {}
+        self.differences = Differences(coordinator, self.roll_call, self._finished, self.fail)
 
     def refuse_if_failed(self) -> None:
         """Raises what the communicator failed with."""
@@ -178,58 +171,6 @@ class Failing:
         where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
         self.fail(operation.number, "timeout", f"no end within {operation.timeout_s:g} s", details)
-
-    # Differences.
-
-    def calls_differ(self, operation: int) -> None:
-        """Somebody called something else: tell all what we called, listen a moment, then fail."""
-        ours = self._coordinator.running.get(operation)
-        if ours is None or operation in self._heard_differing:
-            return
-        self._heard_differing.add(operation)
-        self.differs_from = min(self._heard_differing)
-        for peer in self._coordinator.peers:
-            self._coordinator.announce(ours, peer)
-        self._timers.after(MISMATCH_HEARING_S, self._judge_difference, operation)
-
-    def compare(self, operation: Operation) -> None:
-        """An operation began: did a peer announce another call before, or ask to hear when we are in it?"""
-        for peer in self._askers.pop(operation.number, ()):
-            self._coordinator.announce(operation, peer)
-        if self.roll_call.differing(operation.number, operation.planned.fingerprint):
-            self.calls_differ(operation.number)
-
-    def differs(self, operation: int) -> bool:
-        """Did somebody call something else? It will fail, whatever arrives meanwhile."""
-        return operation in self._heard_differing
-
-    def _judge_difference(self, operation: int) -> None:
-        ours = self._coordinator.running.get(operation)
-        if ours is None:
-            return
-        mine = ours.planned.call
-        calls = {**self.roll_call.calls(operation), self._shared.rank: mine}
-        # Those that differ first: of a thousand ranks not all calls fit the frame that tells of them.
-        named = sorted(calls.items(), key=lambda item: (item[1] == mine, item[0]))[: CALLS_NAMED_MAX - 1]
-        self.fail(operation, "mismatch", "calls differ", tuple(sorted({*named, (self._shared.rank, mine)})))
-
-    def entered_heard(self, peer: int, entered: Entered) -> None:
-        """A peer announced an operation: note it, compare it, answer it."""
-        self.roll_call.heard(peer, entered)
-        number = entered.operation
-        ours = self._coordinator.running.get(number)
-        if ours is not None:
-            if entered.fingerprint != ours.planned.fingerprint:
-                self.calls_differ(number)
-            elif entered.asks:
-                self._coordinator.announce(ours, peer)
-            return
-        if entered.asks and number >= self._coordinator.next_operation - len(self._coordinator.waiting):
-            self._askers.setdefault(number, set()).add(peer)
-        finished = self._finished.get(number)
-        if finished is not None and not entered.finished:
-            answer = Entered(self._coordinator.communicator, number, *finished, True)
-            self._coordinator.courier.tell(peer, Kind.ENTERED, answer.body())
 
     # Failing.
 
