@@ -101,3 +101,15 @@ async def test_a_flap_shorter_than_the_adapters_patience_loses_nothing() -> None
     await world.until(lambda: bool(other.hears.of("landed")))
     assert memory == pattern(MIB)
     assert one.hears.of("lost") == []
+
+
+@in_virtual_time
+async def test_a_write_of_a_single_byte_can_be_spoiled_too() -> None:
+    world = lab(one_sided=True, model=Model(small_bytes=0))
+    _, other, here, _ = await world.pair()
+    memory = bytearray(1)
+    key = other.device.register(memoryview(memory)).key
+    world.fabric.corrupt(lambda *_: True)
+    here.write(chunk_header(b"\xff"), memoryview(b"\xff"), landing_of(key, 1), 0)
+    await world.until(lambda: bool(other.hears.of("spoiled")))
+    assert memory != b"\xff"
