@@ -149,6 +149,10 @@ class Communicator:
         """See :meth:`r2ccl.Communicator.new_group`."""
         return _waiting(self.futures.new_group(ranks))
 
+    def shrink(self, *, timeout: float | None = None) -> Communicator:
+        """See :meth:`r2ccl.Communicator.shrink`."""
+        return Communicator(self.futures.shrink(timeout=timeout).wait())
+
     def close(self, timeout: float | None = None) -> None:
         """See :meth:`r2ccl.Communicator.close`."""
         self.futures.close_and_wait(timeout)

@@ -54,6 +54,26 @@ def test_a_killed_rank_is_dead_though_its_forked_workers_live(tmp_path: Path) ->
         assert kill_and_time(ranks, 1, stream) < DEATH_NOTICED_S
 
 
+def test_the_ranks_that_are_left_go_on_without_the_killed_one_and_end_well(tmp_path: Path) -> None:
+    with loopback(4, tmp_path, nics=2) as ranks:
+        ranks.connect()
+        stream = RunningStream(ranks, 1_000_000)
+        stream.go_on(3)
+        kill_and_time(ranks, 0, stream)
+        left = [ranks[rank] for rank in (1, 2, 3)]
+        began_s = time.monotonic()
+        answers = [rank.tell("shrink") for rank in left]
+        assert [answer.value() for answer in answers] == [[1, 2, 3]] * 3
+        print(f"shrunk in {(time.monotonic() - began_s) * 1e3:.1f} ms")
+        answers = [rank.tell("all_reduce", elements=1_000_000) for rank in left]
+        assert [answer.value() for answer in answers] == [0] * 3
+        for name in ("close", "leave"):
+            answers = [rank.tell(name) for rank in left]
+            for answer in answers:
+                answer.value()
+        assert [rank.process.wait(PATIENCE_S) for rank in left] == [0] * 3
+
+
 def test_a_rank_killed_while_all_are_idle_is_missed_by_the_next_call(tmp_path: Path) -> None:
     with loopback(3, tmp_path) as ranks:
         ranks.connect()

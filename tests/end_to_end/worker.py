@@ -226,6 +226,11 @@ class Worker:
     async def do_barrier(self, limit_s: float | None = None) -> None:
         await self.comm.barrier(timeout=limit_s)
 
+    async def do_shrink(self) -> list[int]:
+        """Go on with whoever is left; returns the members."""
+        self._comm = await self.comm.shrink()
+        return list(self.comm.members)
+
     async def do_small_operations(self, count: int) -> int:
         """All-reduces of four bytes; returns how many were wrong."""
         wrong, x = 0, np.zeros(1, np.float32)
