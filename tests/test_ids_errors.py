@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r2ccl import errors
-from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, R2cclError
+from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, NoQuorum, PeerLost, R2cclError
 from r2ccl.ids import WORLD_PARENT, ChunkName, LinkId, TransferName, communicator_id
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -24,6 +24,7 @@ EXAMPLES: list[R2cclError] = [
     CollectiveMismatch(7, {1: "barrier()", 0: "all_reduce(float32[8], sum)"}),
     CollectiveTimeout(9, "all_reduce(float32[8], sum)", 1.5, [2], [0, 1], [3]),
     CollectiveTimeout(9, "barrier()", 30.0),
+    NoQuorum([0, 1], 3),
 ]
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, R2cclError)]
 PLAIN = [kind for kind in KINDS if kind not in {type(example) for example in EXAMPLES}]
