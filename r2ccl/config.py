@@ -98,6 +98,10 @@ class Settings:
         "s",
         "as silence, for bulk alone under green beats: above the kernel's 200 ms re-send timer",
     )
+    hedge_share: float = setting(0.1, "R2CCL_HEDGE_SHARE", "", "share of the bytes sent that may go out twice")
+    hedge_burst_bytes: int = setting(4 * MIB, "R2CCL_HEDGE_BURST", "bytes", "hedging budget that can be saved up")
+    hedge_pause_s: float = setting(0.005, "R2CCL_HEDGE_PAUSE", "s", "between two rounds of hedging")
+    hedge_pause_max_s: float = setting(1.0, "R2CCL_HEDGE_PAUSE_MAX", "s", "limit of that doubling")
     dial_timeout_s: float = setting(1.0, "R2CCL_DIAL_TIMEOUT", "s", "a connection not made by then is tried again")
     redial_s: float = setting(0.2, "R2CCL_REDIAL", "s", "between attempts to make a lost connection anew")
     quiet_s: float = setting(

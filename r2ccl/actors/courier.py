@@ -7,11 +7,12 @@ said again until they are answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from r2ccl.actors.links import Link, Port
 from r2ccl.actors.shared import Shared
+from r2ccl.protocol.hedging import Hedger, HedgingLimits, Path
 from r2ccl.protocol.lanes import Lane, Parcel, pick_lane
 from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.nic_session import LinkState
@@ -45,6 +46,15 @@ class Courier:
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0
+        self.hedger = Hedger(
+            HedgingLimits(
+                settings.hedge_share,
+                settings.hedge_burst_bytes,
+                settings.bulk_silence_s / 2,
+                settings.hedge_pause_s,
+                settings.hedge_pause_max_s,
+            )
+        )
         #: Our NICs that were given another address since they were announced: where each listens now.
         self.moved: dict[int, Endpoint] = {}
         self._turns = 0
@@ -95,7 +105,42 @@ class Courier:
 
     def put(self, lane: Lane, parcel: Parcel) -> None:
         """Hand a chunk to the lane's link."""
-        flags = Flag.ACK_WANTED if lane.put(parcel, self._clock.now()) else 0
+        ack_wanted = lane.put(parcel, self._clock.now())
+        self.hedger.sent(len(parcel.payload))
+        self._transmit(lane, parcel, Flag.ACK_WANTED if ack_wanted else 0)
+
+    def hedge(self, lane: Lane) -> None:
+        """Something speaks against the lane's link: some of its chunks also go out on other lanes of the peer.
+
+        To be called again while the suspicion lasts.
+        """
+        link, now = lane.link, self._clock.now()
+        if link is None or link.bulk is None:
+            return
+        others = {
+            _path_key(other.link): other
+            for other in self.lanes[lane.peer]
+            if other is not lane and not other.is_diverted and _may_take_twins(other.link, link)
+        }
+        paths = [
+            Path(key, other.room_bytes, other.finish_s(0), other.bandwidth, self._progressed_at_s(other, now))
+            for key, other in others.items()
+        ]
+        alone = [parcel for parcel in lane.outstanding if parcel.twin is None]
+        for hedge in self.hedger.suspect(_path_key(link), alone, paths, now):
+            others[hedge.path].put_twin(hedge.parcel, now)
+            self._transmit(others[hedge.path], hedge.parcel, Flag.ACK_WANTED)
+
+    def _progressed_at_s(self, lane: Lane, now: float) -> float:
+        """When the lane's chunks last got on; where none is on its way, when its link last gave any sign."""
+        if lane.outstanding:
+            return lane.progressed_at_s
+        control = lane.link.control
+        # An idle link beats rarely, and does well if it answered the latest beat.
+        heard = control is not None and control.sample().silence_s < 2 * self._shared.settings.idle_beat_s
+        return now if heard else lane.progressed_at_s
+
+    def _transmit(self, lane: Lane, parcel: Parcel, flags: int) -> None:
         link: Link = lane.link
         payload = parcel.payload
         size = len(payload)
@@ -207,6 +252,7 @@ class Courier:
     def _drop(self, parcel: Parcel) -> None:
         parcel.is_settled = True
         self.unsettled -= 1
+        self.hedger.settled(parcel)
         if parcel.lane is not None:
             parcel.lane.drop(parcel)
 
@@ -217,6 +263,8 @@ class Courier:
         for parcel in parcels:
             count += 1
             parcel.is_settled = True
+            if parcel.times_sent > 1:
+                self.hedger.settled(parcel)
             if parcel.lane is not None:
                 parcel.lane.settle(parcel, now)
             if tell and parcel.owner is not None:
@@ -256,17 +304,20 @@ class Courier:
         return True
 
     def path(self, peer: int) -> Link | None:
-        """A link whose control connection stands: one in service, else one on probation."""
+        """A link whose control connection stands: one in service, rather one that is not late; else on probation."""
+        late: Link | None = None
         fallback: Link | None = None
         for port in self._ports:
             for link in port.links.values():
                 if link.id.peer != peer or link.control is None:
                     continue
                 if link.session.state is LinkState.UP:
-                    return link
-                if link.session.state is LinkState.PROBATION:
+                    if not link.is_late:
+                        return link
+                    late = late or link
+                elif link.session.state is LinkState.PROBATION:
                     fallback = link
-        return fallback
+        return late or fallback
 
     def links_up(self, peer: int) -> list[Link]:
         """All links to the peer that are in service."""
@@ -312,3 +363,15 @@ class Courier:
     def member(self, rank: int) -> Member:
         """How a rank announced itself."""
         return self._shared.members[rank]
+
+
+def _path_key(link: Link) -> Hashable:
+    """Names the link's connections: those after a loss have another name."""
+    return link.id, link.session.incident
+
+
+def _may_take_twins(link: Link | None, suspect: Link) -> bool:
+    """In service, and no one-sided writer of what the suspect sends as frames: that would need a fence."""
+    if link is None or not link.is_up or link.bulk is None or suspect.bulk is None:
+        return False
+    return link.bulk.one_sided == suspect.bulk.one_sided

@@ -112,13 +112,15 @@ class HealthMonitor(Actor):
 
     def _look_at(self, port: Port, link: Link, now: float, late: bool) -> None:
         if link.control is None or link.bulk is None or not link.is_up:
-            link.watched = False
+            link.watched = link.is_late = False
             return
         control, bulk = link.control.sample(), link.bulk.sample()
-        if link.health.judge(control, bulk, now) is Health.RED and not late:
-            link.watched = False
+        health = link.health.judge(control, bulk, now)
+        if health is Health.RED and not late:
+            link.watched = link.is_late = False
             port.step(link, nic_session.Withdrawn("silence"))
             return
+        self._suspect(link, health is Health.YELLOW and not late)
         owes = link.lane is not None and bool(link.lane.outstanding)
         if owes and not control.unsent_bytes and now - link.beaten_at_s >= self._shared.settings.heartbeat_s:
             # Also while an earlier beat is on its way: the answers to later ones tell that only it was lost, where a
@@ -126,6 +128,19 @@ class HealthMonitor(Actor):
             self._beat(link, now)
         elif not owes and not control.in_flight_bytes and not bulk.in_flight_bytes:
             link.watched = False
+
+    def _suspect(self, link: Link, is_late: bool) -> None:
+        """While a link is late, and not yet silent, others carry what is new: chunks, and all control. Some of its own
+        chunks go out there, too, and what was said on it is said again."""
+        began = is_late and not link.is_late
+        link.is_late = is_late
+        lane = link.lane
+        if lane is not None:
+            lane.is_diverted = is_late
+            if is_late and lane.outstanding:
+                self._courier.hedge(lane)
+        if began:
+            self._courier.resync(link.id.peer)
 
     def _beat(self, link: Link, now: float) -> None:
         assert link.control is not None

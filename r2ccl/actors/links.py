@@ -38,6 +38,7 @@ class Link:
         "counters",
         "dials",
         "health",
+        "is_late",
         "id",
         "lane",
         "session",
@@ -61,6 +62,8 @@ class Link:
         self.lane: Lane | None = None
         #: A beat is on its way: look again soon.
         self.watched = False
+        #: Bytes are in flight and nothing was heard for half the time that makes it silent: control goes by others.
+        self.is_late = False
         self.beaten_at_s = 0.0
 
     @property

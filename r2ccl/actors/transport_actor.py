@@ -108,6 +108,7 @@ class TransportActor(Actor):
             link.lane = None
             lane.link = None
             lane.is_orphan = True
+            lane.is_diverted = False
             self._shared.counters.failovers += 1
         self._courier.take_back(lane, link)
 

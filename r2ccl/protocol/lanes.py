@@ -5,12 +5,16 @@ until the peer acknowledges it; its window bounds exactly those. When the link d
 queue, whose other chunks are within the bounds of operations and credit. The lane is bound to another link (a spare's,
 if there is one) or dissolved; whichever lanes have room take the chunks from there (decisions 5, 14 and 23).
 
+A chunk whose lane is suspected may be on two lanes at once: its own, and that of its twin (decision 4). Both count it
+until it is settled; a lane that is lost leaves it to the other. Nobody knows which of the two was acknowledged, so it
+measures neither.
+
 Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 #: A lane never holds less than this many chunks, or the wire would idle while an acknowledgement travels.
@@ -48,6 +52,8 @@ class Parcel:
         "target",
         "times_sent",
         "turn",
+        "twin",
+        "was_hedged",
         "was_written",
     )
 
@@ -81,6 +87,10 @@ class Parcel:
         self.turn = turn
         #: The lane that holds it, while it is neither settled nor waiting.
         self.lane: Lane | None = None
+        #: Another lane that holds it, too; never without the first.
+        self.twin: Lane | None = None
+        #: Since it was last put it also went out elsewhere: an acknowledgement may be of either.
+        self.was_hedged = False
         self.sent_at_s = 0.0
         self.times_sent = 0
         #: It went out as a one-sided write: before it goes out elsewhere the peer must fence that path.
@@ -102,6 +112,7 @@ class Lane:
         "bandwidth",
         "chunk_bytes",
         "index",
+        "is_diverted",
         "is_measured",
         "is_orphan",
         "link",
@@ -109,6 +120,7 @@ class Lane:
         "outstanding_bytes",
         "peer",
         "probe_due",
+        "progressed_at_s",
         "round_trip_s",
         "unasked_bytes",
         "window_bytes",
@@ -121,6 +133,10 @@ class Lane:
         self.link: Any = None
         #: It had a link and lost it: it takes any, also a spare.
         self.is_orphan = False
+        #: Its link answers late: new chunks go by other lanes, as long as any is up.
+        self.is_diverted = False
+        #: When a chunk of its was last settled that can only have come this way.
+        self.progressed_at_s = 0.0
         #: All and only chunks that were put on this lane and are not settled, oldest first.
         self.outstanding: dict[Parcel, None] = {}
         self.outstanding_bytes = 0
@@ -145,6 +161,11 @@ class Lane:
         """Does a chunk of this size fit the window? An empty lane takes any."""
         return not self.outstanding or self.outstanding_bytes + size <= self.window_bytes
 
+    @property
+    def room_bytes(self) -> int:
+        """What still fits the window."""
+        return max(0, self.window_bytes - self.outstanding_bytes)
+
     def finish_s(self, size: int) -> float:
         """When a chunk put now is expected to have left, counted from now."""
         return (self.outstanding_bytes + size) / self.bandwidth
@@ -154,14 +175,10 @@ class Lane:
 
         A quarter of the window at a time: the wire never idles, and most chunks need no frame of their own in return.
         """
-        if not self.outstanding:
-            self._busy_since_s = now
-            self._rate_bytes = 0
-        self.outstanding[parcel] = None
-        self.outstanding_bytes += len(parcel.payload)
+        self._hold(parcel, now)
         parcel.lane = self
         parcel.sent_at_s = now
-        parcel.times_sent += 1
+        parcel.was_hedged = False
         self.probe_due = False
         self.unasked_bytes += len(parcel.payload)
         if self.unasked_bytes * 4 < self.window_bytes:
@@ -169,28 +186,60 @@ class Lane:
         self.unasked_bytes = 0
         return True
 
-    def settle(self, parcel: Parcel, now: float) -> None:
-        """The peer has it."""
-        del self.outstanding[parcel]
-        size = len(parcel.payload)
-        self.outstanding_bytes -= size
-        parcel.lane = None
-        self._measure(size, now - parcel.sent_at_s, now)
+    def put_twin(self, parcel: Parcel, now: float) -> None:
+        """A chunk of another lane goes out here, too. Whoever puts it asks for an acknowledgement."""
+        assert parcel.lane is not None
+        assert parcel.lane is not self
+        assert parcel.twin is None
+        self._hold(parcel, now)
+        parcel.twin = self
+        parcel.was_hedged = True
 
-    def drop(self, parcel: Parcel) -> None:
-        """The chunk's operation failed: nobody wants it any more."""
+    def _hold(self, parcel: Parcel, now: float) -> None:
+        if not self.outstanding:
+            self._measure_from(now)
+        self.outstanding[parcel] = None
+        self.outstanding_bytes += len(parcel.payload)
+        parcel.times_sent += 1
+
+    def _release(self, parcel: Parcel) -> None:
+        """The other lane, if there is one, has it alone from now on."""
         del self.outstanding[parcel]
         self.outstanding_bytes -= len(parcel.payload)
-        parcel.lane = None
+        if parcel.lane is self:
+            parcel.lane = parcel.twin
+        parcel.twin = None
+
+    def settle(self, parcel: Parcel, now: float) -> None:
+        """The peer has it, by this lane or by its twin's."""
+        twin = parcel.twin
+        self._release(parcel)
+        if parcel.was_hedged:
+            self._measure_from(now)
+            if twin is not None:
+                twin._release(parcel)
+                twin._measure_from(now)
+            return
+        self.progressed_at_s = now
+        self._measure(len(parcel.payload), now - parcel.sent_at_s, now)
+
+    def drop(self, parcel: Parcel) -> None:
+        """The chunk's operation failed, or it is sent anew: no lane waits for it any more."""
+        twin = parcel.twin
+        self._release(parcel)
+        if twin is not None:
+            twin._release(parcel)
 
     def take_back(self) -> list[Parcel]:
-        """Everything unacknowledged, oldest first: the link is gone."""
-        parcels = list(self.outstanding)
-        self.outstanding.clear()
-        self.outstanding_bytes = 0
-        for parcel in parcels:
-            parcel.lane = None
+        """Everything unacknowledged that is on no other lane, oldest first: the link is gone."""
+        parcels = [parcel for parcel in self.outstanding if parcel.twin is None]
+        for parcel in list(self.outstanding):
+            self._release(parcel)
         return parcels
+
+    def _measure_from(self, now: float) -> None:
+        self._busy_since_s = now
+        self._rate_bytes = 0
 
     def _measure(self, size: int, round_trip_s: float, now: float) -> None:
         if size < self.chunk_bytes // 2:
@@ -207,28 +256,39 @@ class Lane:
         if self._rate_bytes >= RATE_BYTES_MIN and busy_s > 0:
             self.bandwidth += SMOOTHING * (self._rate_bytes / busy_s - self.bandwidth)
             self.is_measured = True
-            self._rate_bytes = 0
-            self._busy_since_s = now
+            self._measure_from(now)
             self.window_bytes = max(
                 CHUNKS_MIN * self.chunk_bytes,
                 int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
             )
 
 
-def pick_lane(lanes: Iterable[Lane], size: int) -> Lane | None:
-    """The bound lane with room that is expected to finish first, or that is due to be probed; None: the chunk waits."""
+def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
+    """The bound lane with room that is expected to finish first, or that is due to be probed; None: the chunk waits.
+
+    A diverted lane is taken only where no other is in service: a late path is better than none.
+    """
     best: Lane | None = None
     best_s = 0.0
+    is_any_in_service = False
     for lane in lanes:
         # A link may be out of service already while the news is on its way to whoever binds its lane anew.
-        if lane.link is None or not lane.link.is_up or not lane.has_room(size):
+        if lane.link is None or lane.is_diverted or not lane.link.is_up:
+            continue
+        is_any_in_service = True
+        if not lane.has_room(size):
             continue
         if lane.probe_due:
             return lane
         finish_s = lane.finish_s(size)
         if best is None or finish_s < best_s:
             best, best_s = lane, finish_s
-    return best
+    return best if is_any_in_service else _pick_diverted(lanes, size)
+
+
+def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
+    usable = [lane for lane in lanes if lane.link is not None and lane.link.is_up and lane.has_room(size)]
+    return min(usable, key=lambda lane: lane.finish_s(size), default=None)
 
 
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
