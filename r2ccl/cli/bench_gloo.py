@@ -43,7 +43,7 @@ class Gloo:
         torch.set_num_threads(1)
         torch.distributed.init_process_group(
             "gloo",
-            init_method=f"tcp://127.0.0.1:{options.port}",
+            init_method=f"file://{options.control}.gloo",  # a port that is free now may be taken in a moment
             rank=self.rank,
             world_size=self.ranks,
             timeout=timedelta(hours=1),  # how long a turn may take is the benchmark's to say

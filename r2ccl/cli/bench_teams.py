@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final
 
 from r2ccl.cli import bench_peer_start
 from r2ccl.cli.bench_turns import Answer, Hello, PeerOptions, Turn
-from r2ccl.cli.launcher import Job, free_port, tied_to_us
+from r2ccl.cli.launcher import Job, tied_to_us
 from r2ccl.clock import MonotonicClock
 from r2ccl.errors import UsageError
 
@@ -67,14 +67,13 @@ def peer_programs(peer: str, python: str, ranks: int, control: Path, inherited: 
     if shutil.which(python) is None:
         raise UsageError(f"there is no interpreter {python}")
     start = (python, str(Path(bench_peer_start.__file__)), peer)
-    port = free_port()
     environment = {**inherited, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if peer == "openmpi":
-        options = PeerOptions(str(control), None, ranks, port)
+        options = PeerOptions(str(control), None, ranks)
         command = (*_mpirun(python), "-n", str(ranks), *start, options.as_argument())
         return [Program(command, {**environment, **OPENMPI_OVER_TCP})]
     environment["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    every = [PeerOptions(str(control), rank, ranks, port) for rank in range(ranks)]
+    every = [PeerOptions(str(control), rank, ranks) for rank in range(ranks)]
     return [Program((*start, options.as_argument()), environment) for options in every]
 
 

@@ -101,8 +101,6 @@ class PeerOptions:
     #: None where the library says.
     rank: int | None
     ranks: int
-    #: For the library's own rendezvous on 127.0.0.1.
-    port: int
 
     def as_argument(self) -> str:
         """The inverse of :meth:`parse`."""

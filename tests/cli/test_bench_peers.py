@@ -75,7 +75,7 @@ def test_turns_and_answers_survive_the_wire():
     turn, answer = a_turn(), Answer([1.5], [0.25], 2, "")
     assert Turn.parse(turn.as_line()) == turn
     assert Answer.parse(answer.as_line().encode()) == answer
-    options = PeerOptions("/tmp/x.sock", None, 2, 1234)
+    options = PeerOptions("/tmp/x.sock", None, 2)
     assert PeerOptions.parse(options.as_argument()) == options
 
 
@@ -166,7 +166,7 @@ def test_a_peer_without_its_library_says_what_to_install(monkeypatch, tmp_path: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind("c.sock")
         listener.listen()
-        rank = threading.Thread(target=peer.main, args=(PeerOptions("c.sock", 0, 2, 1).as_argument(),))
+        rank = threading.Thread(target=peer.main, args=(PeerOptions("c.sock", 0, 2).as_argument(),))
         rank.start()
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as lines:
