@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from r2ccl.actors.work import Work
-from r2ccl.calls import Asked, fused
+from r2ccl.calls import Asked, fused, refuse_shared
 from r2ccl.errors import R2cclError, UsageError
 from r2ccl.reduction import Op
 
@@ -62,6 +62,11 @@ class Batch:
 
     def _send(self) -> None:
         self._is_over = True
+        try:
+            refuse_shared([asked for asked, _, _ in self._calls])
+        except UsageError as error:
+            self._end([work for _, _, work in self._calls], error)
+            raise
         groups = [together for alike in _alike(self._calls) for together in _in_bounds(alike)]
         for index, together in enumerate(groups):
             try:

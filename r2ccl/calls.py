@@ -88,6 +88,8 @@ def reduce_scatter(who: Ranks, out: Any, x: Any, op: Op) -> Asked:
     whole, parts = _whole(who, x, False, "reduce_scatter", mine)
     if parts[who.rank] != mine.count:
         raise UsageError(f"reduce_scatter: out has {mine.count} elements, and this rank's part of x {parts[who.rank]}")
+    if any(_overlap(mine, other) for index, other in enumerate(whole) if index != who.rank and len(whole) > 1):
+        raise UsageError("reduce_scatter: out shares memory with another rank's part of x: pass a copy")
     return _in_parts(CollectiveKind.REDUCE_SCATTER, who, mine, whole, parts, out, reads_whole=True, op=op)
 
 
@@ -174,6 +176,18 @@ def fused(asked: Sequence[Asked]) -> Asked:
     words = f"{first.kind.value}({first.dtype_name}[{sizes}], {last})"
     call = first._replace(elements=start, layout=layout, arrays=len(asked), words=words)
     return Asked(call, tuple(one.arrays[0] for one in asked), None)
+
+
+def refuse_shared(asked: Sequence[Asked]) -> None:
+    """Calls of :func:`in_place` that go out together: each needs memory of its own, or what one writes another would
+    read. Only what one root broadcasts may come twice, for it is the same."""
+    end, before = 0, None
+    places = [(_address(one.arrays[0]), one.arrays[0].count * one.arrays[0].item_bytes, one.call) for one in asked]
+    for start, size, call in sorted(places, key=operator.itemgetter(0, 1)):
+        if size and before is not None and start < end and (call.op is not None or call.root != before.root):
+            raise UsageError("batch: two of its calls share memory; each needs an array of its own")
+        if size and start + size > end:
+            end, before = start + size, call
 
 
 def _in_parts(

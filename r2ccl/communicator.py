@@ -23,7 +23,7 @@ from r2ccl.batch import Batch
 from r2ccl.calls import Asked
 from r2ccl.errors import R2cclError, UsageError
 from r2ccl.handle import Handle
-from r2ccl.ids import WORLD, communicator_id
+from r2ccl.ids import WORLD, communicator_id, objects_id
 from r2ccl.objects import ObjectBroadcasts, pack_object
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.progress import ProgressThread
@@ -68,6 +68,8 @@ class Communicator(Handle):
         self._groups_made: dict[tuple[int, ...], int] = {}
         #: Of one that :meth:`shrink` made: who goes on, and how far the old one had come.
         self.recovery: Decide | None = None
+        #: What :meth:`shrink` made of this one.
+        self._shrunk: Communicator | None = None
         #: A member failed to make it.
         self._lacks_members = False
 
@@ -298,10 +300,11 @@ class Communicator(Handle):
 
     def _shrunk_to(self, outcome: Decide) -> Communicator:
         number = communicator_id(self._coordinator.communicator, SHRUNK, zlib.crc32(str(outcome.members).encode()))
-        made = Communicator(self._runtime, number, outcome.members, self._thread)
-        made.recovery = outcome
-        made._ends_job = self._ends_job
-        return made
+        if self._shrunk is None:
+            self._shrunk = Communicator(self._runtime, number, outcome.members, self._thread)
+            self._shrunk.recovery = outcome
+            self._shrunk._ends_job = self._ends_job
+        return self._shrunk
 
     # The way of a call.
 
@@ -323,7 +326,7 @@ class Communicator(Handle):
 
     def _broadcast_object(self, packed: bytes | None, root: int, work: Work, limit_s: float) -> None:
         if self._objects is None:
-            number = communicator_id(self._coordinator.communicator, -1, -1)
+            number = objects_id(self._coordinator.communicator)
             hidden = Communicator(self._runtime, number, self.members, self._thread)
             self._hidden.append(number)
             self._coordinator.failing.share_fate(hidden._coordinator.failing)

@@ -238,8 +238,12 @@ class Handle:
         limit_s = self._runtime.shared.settings.close_timeout_s if timeout is None else timeout
         clock = self._runtime.shared.clock
         deadline_s = clock.now() + limit_s
+        if self._is_closed:
+            return
         for coordinator in self._own_coordinators():
             await coordinator.idle(max(0.0, deadline_s - clock.now()))
+        if self._is_closed:
+            return  # by another call meanwhile
         if not self._ends_job:
             for coordinator in self._own_coordinators():
                 coordinator.leave()
@@ -277,7 +281,8 @@ class Handle:
         self._is_closed = True
         error = CommunicatorClosed("the communicator is closed")
         for coordinator in self._own_coordinators():
-            coordinator.failing.close(error)
+            coordinator.failing.close(error, goes_on=not self._runtime.is_closed)
+            self._runtime.communicators.leave_shrinking(coordinator.communicator, error)
         for callback in self._when_closed:
             callback()
         self._when_closed.clear()

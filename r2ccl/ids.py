@@ -57,6 +57,11 @@ def communicator_id(parent: int, operation: int, colour: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
+def objects_id(communicator: int) -> int:
+    """The communicator in which a communicator's objects travel."""
+    return communicator_id(communicator, -1, -1)
+
+
 def channel_id(communicator: int, source: int, target: int, tag: int) -> int:
     """The id of what messages from one rank to another with one tag travel in, in order."""
     text = f"{communicator}:{source}>{target}:{tag}"

@@ -34,6 +34,11 @@ def columns(count: int) -> Array:
     return np.ones((count, 2), np.float32)[:, 0]
 
 
+def the_same_array_for_all(c: Communicator) -> Any:
+    x = floats(3)
+    return c.reduce_scatter(x, [x] * c.size)
+
+
 def overlapping_gather(c: Communicator) -> Any:
     out = floats(9)
     return c.all_gather_into(out, out[1:4])
@@ -126,6 +131,10 @@ WRONG: dict[str, tuple[Call, str]] = {
         "reduce_scatter: a list of 1 arrays for 3 ranks",
     ),
     "reduce_scatter: read-only": (lambda c: c.reduce_scatter(read_only(3), floats(9)), "reduce_scatter: .* read-only"),
+    "reduce_scatter: one array for all": (
+        the_same_array_for_all,
+        "reduce_scatter: out shares memory with another rank's part of x",
+    ),
     "reduce_scatter: overlap": (overlapping_scatter, "reduce_scatter: .* share memory, and not just this rank's own"),
     "reduce_scatter: no op": (lambda c: c.reduce_scatter(floats(3), floats(9), None), "op=None is none of SUM"),  # type: ignore[arg-type]
     # gather

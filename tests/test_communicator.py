@@ -13,7 +13,7 @@ import pytest
 
 from r2ccl.actors.work import Work
 from r2ccl.communicator import Communicator
-from r2ccl.errors import CommunicatorAborted, PeerLost, UsageError
+from r2ccl.errors import CollectiveMismatch, CommunicatorAborted, PeerLost, UsageError
 from r2ccl.reduction import Op
 from r2ccl.sim.world import World
 from tests.simulated import called, simulate, together
@@ -268,3 +268,14 @@ def test_the_error_of_the_first_to_fail_reaches_all_and_their_later_calls() -> N
         assert [called(c) for c in world.communicators] == [0, 1, 1]
 
     simulate(story, ranks=3)
+
+
+@pytest.mark.parametrize("counts", [(400_000, 2_000_000), (2_000_000, 400_000)])
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_counts_that_differ_by_much_are_a_mismatch_for_all(counts: tuple[int, int], one_sided: bool) -> None:
+    async def story(world: World) -> None:
+        calls = [c.all_reduce(np.ones(count)) for c, count in zip(world.communicators, counts, strict=True)]
+        for ended in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(ended, CollectiveMismatch)
+
+    simulate(story, one_sided=one_sided)

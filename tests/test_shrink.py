@@ -168,7 +168,8 @@ def test_what_runs_when_it_is_called_ends_and_a_second_call_has_the_same_outcome
         assert isinstance(await outcome(running), CommunicatorClosed)
         other = second.shrink()
         made, same, theirs = await one, await again, await other
-        assert made.members == same.members == theirs.members == (0, 1)
+        assert made is same
+        assert made.members == theirs.members == (0, 1)
         assert await sums([made, theirs]) == [3.0, 3.0]
 
     simulate(story)
@@ -187,3 +188,70 @@ def test_a_group_shrinks_as_the_whole_does_and_the_job_goes_on() -> None:
         assert not any(world.runtimes[rank].is_closed for rank in (0, 1, 3))
 
     simulate(story, ranks=4)
+
+
+def test_memory_that_it_gives_back_is_not_written_any_more() -> None:
+    async def story(world: World) -> None:
+        x = [np.ones(5_000_000) for _ in range(2)]
+        first, second = (comm.all_reduce(x[comm.rank]) for comm in world.communicators)
+        await asyncio.sleep(0.005)
+        shrinking = world.communicators[0].shrink()
+        assert isinstance(await outcome(first), CommunicatorClosed)
+        x[0][:] = 7.0
+        await asyncio.sleep(1.0)
+        assert (x[0] == 7.0).all()
+        assert x[1].max() <= 2.0
+        theirs = world.communicators[1].shrink()
+        assert isinstance(await outcome(second), CommunicatorClosed)
+        assert await sums([await shrinking, await theirs]) == [3.0, 3.0]
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("end", ["abort", "close"])
+def test_the_end_of_the_communicator_ends_it(end: str) -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(2)
+        await failed(world, [0, 1])
+        waiting = world.communicators[0].shrink()
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        if end == "abort":
+            world.communicators[0].abort()
+        else:
+            await world.communicators[0].close()
+        assert isinstance(await outcome(waiting), CommunicatorClosed)
+
+    simulate(story, ranks=3, close_timeout_s=1.0)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_member_that_closed_the_group_is_not_waited_for(before: bool) -> None:
+    async def story(world: World) -> None:
+        groups = await together(world, lambda comm: comm.split(0))
+        world.fabric.kill(3)
+        await asyncio.sleep(1.0)
+        if before:
+            await groups[2].close()
+            await asyncio.sleep(1.0)
+        works = [group.shrink() for group in groups[:2]]
+        await asyncio.sleep(0.3)
+        await groups[2].close()
+        handles = await asyncio.wait_for(asyncio.gather(*works), 5.0)
+        assert [one.members for one in handles] == [(0, 1), (0, 1)]
+        assert await sums(handles) == [3.0, 3.0]
+
+    simulate(story, ranks=4)
+
+
+def test_whoever_is_lost_is_not_named_as_having_called_it() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(3)
+        await failed(world, [0, 1, 2])
+        works = [world.communicators[rank].shrink(timeout=0.5) for rank in (0, 2)]
+        for work, other in zip(works, (2, 0), strict=True):
+            late = await outcome(work)
+            assert isinstance(late, CollectiveTimeout)
+            assert (late.not_entered, late.entered) == ((1,), (other,))
+
+    simulate(story, ranks=4, close_timeout_s=1.0)

@@ -191,3 +191,26 @@ def test_only_so_many_objects_wait() -> None:
         assert [await work for work in works] == list(range(4096))
 
     simulate(story)
+
+
+def test_a_batch_whose_calls_share_memory_is_refused_and_sends_nothing() -> None:
+    async def story(world: World) -> None:
+        first = world.communicators[0]
+        x = np.ones(10)
+        for other, root in ((x, None), (x[3:5], None), (x, 1)):
+            batch = first.batch()
+            works = [batch.broadcast(x, 0), batch.all_reduce(other) if root is None else batch.broadcast(other, root)]
+            with pytest.raises(UsageError, match="share memory"):
+                batch.__exit__(None, None, None)
+            assert all(isinstance(work.exception(), UsageError) for work in works)
+        assert called(first) == 0
+        arrays = [np.full(10, c.rank + 1.0) for c in world.communicators]
+        works = []
+        for c in world.communicators:
+            with c.batch() as batch:
+                works += [batch.broadcast(arrays[c.rank], 1), batch.broadcast(arrays[c.rank], 1)]
+        for work in works:
+            await work
+        assert all((x == 2.0).all() for x in arrays)
+
+    simulate(story)

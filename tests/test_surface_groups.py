@@ -257,3 +257,73 @@ def test_groups_that_are_made_and_closed_leave_nothing() -> None:
             assert len(runtime.coordinators[WORLD].failing.on_left) == 1
 
     simulate(story, ranks=4)
+
+
+def test_a_group_may_be_closed_again_when_all_have_left_it() -> None:
+    async def story(world: World) -> None:
+        groups = [group for group in await split(world, [0, 0], [0, 0]) if group is not None]
+        await asyncio.gather(*(group.close() for group in groups), *(group.close() for group in groups))
+        await asyncio.sleep(1.0)
+        await asyncio.gather(*(group.close() for group in groups))
+        await together(world, lambda c: c.barrier())
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_memory_that_a_closing_group_gives_back_is_not_written_any_more(one_sided: bool) -> None:
+    async def story(world: World) -> None:
+        first, second = (group for group in await split(world, [0, 0], [0, 0]) if group is not None)
+        x, y = np.ones(5_000_000), np.zeros(5_000_000)
+        sent, received = first.send(x, 1), second.recv(y, 0)
+        await asyncio.sleep(0.005)
+        await second.close(timeout=0.001)
+        assert isinstance(received.exception(), CommunicatorClosed)
+        assert y.any()
+        y[:] = 7.0
+        with pytest.raises(PeerLost, match="closed"):
+            await sent
+        await asyncio.sleep(1.0)
+        assert (y == 7.0).all()
+        await together(world, lambda c: c.barrier())
+
+    simulate(story, one_sided=one_sided)
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_what_is_begun_with_a_member_that_has_left_ends_and_leaves_nothing(one_sided: bool) -> None:
+    async def story(world: World) -> None:
+        for begin in (
+            lambda group: group.send(np.ones(1_000_000), 0),
+            lambda group: group.recv(np.ones(1_000_000), 0),
+            lambda group: group.recv(np.ones(10), 0),
+            lambda group: group.broadcast_object(None, 0),
+        ):
+            first, second = (group for group in await split(world, [0, 0], [0, 0]) if group is not None)
+            await first.close()
+            await asyncio.sleep(1.0)
+            with pytest.raises(PeerLost, match="closed"):
+                await asyncio.wait_for(begin(second), 10.0)
+            await second.close()
+        await asyncio.sleep(1.0)
+        assert [list(runtime.coordinators) for runtime in world.runtimes] == [[WORLD], [WORLD]]
+
+    simulate(story, one_sided=one_sided)
+
+
+def test_a_goodbye_that_is_lost_with_its_path_is_said_again_to_who_asks() -> None:
+    async def story(world: World) -> None:
+        first, second = (group for group in await split(world, [0, 0], [0, 0]) if group is not None)
+        await second.close()
+        await asyncio.sleep(0.1)
+        for nic in (0, 1):
+            world.fabric.silent_drop_link((0, nic), (1, nic))
+        await first.close()
+        await asyncio.sleep(1.0)
+        for nic in (0, 1):
+            world.fabric.restore_link((0, nic), (1, nic))
+        await together(world, lambda c: c.barrier())
+        await asyncio.sleep(1.0)
+        assert [list(runtime.coordinators) for runtime in world.runtimes] == [[WORLD], [WORLD]]
+
+    simulate(story)

@@ -154,3 +154,14 @@ def test_who_is_told_of_its_end_is_told_first_and_may_set_the_result() -> None:
     work.finish(None)
     assert seen == [False]
     assert work.wait() == "another"
+
+
+def test_an_error_that_many_ask_for_does_not_grow() -> None:
+    work = Work("all_reduce()", None, threading.get_ident())
+    work.finish(PeerLost([1], "dead", "killed"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(PeerLost) as lost:
+            work.wait()
+        depths.append(len(lost.traceback))
+    assert depths[0] == depths[1] == depths[2]

@@ -39,6 +39,7 @@ class Failures(Protocol):
     def fail(self, operation: int, cause: str, text: str, details: tuple[object, ...]) -> None: ...
     def fail_with(self, abort: Abort) -> None: ...
     def refuse_if_failed(self) -> None: ...
+    def close(self, error: R2cclError, goes_on: bool = False) -> None: ...
     def first_unfinished(self) -> int: ...
 
 
@@ -53,6 +54,7 @@ class Host(Protocol):
 
     communicator: int
     peers: tuple[int, ...]
+    has_left: bool
 
     @property
     def failing(self) -> Failures: ...
@@ -62,6 +64,7 @@ class Host(Protocol):
         self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float, waited_s: float = 0.0
     ) -> None: ...
     def has_unclaimed(self) -> bool: ...
+    def leave(self) -> None: ...
 
 
 #: Makes the coordinator of a communicator with these members.
@@ -125,11 +128,14 @@ class Channels:
         """A chunk or announcement of a channel that is not known: is it one of ours?"""
         if source not in self._host.peers or tag > TAG_MAX:
             return False
-        if channel_id(self._host.communicator, source, self._shared.rank, tag) != channel:
-            return False
-        if channel not in self._channels:
-            self._channel(source, self._shared.rank, tag)
-        return True
+        ends = [(source, self._shared.rank)]
+        if self._host.has_left:
+            ends.append((self._shared.rank, source))  # somebody waits for what we shall never send
+        for begin, end in ends:
+            if channel_id(self._host.communicator, begin, end, tag) == channel:
+                self._channel(begin, end, tag)
+                return True
+        return False
 
     @property
     def communicator(self) -> int:
@@ -152,6 +158,10 @@ class Channels:
         if target == self._shared.rank:
             self._incoming.setdefault(tag, {})[source] = channel
             channel.inbox.on_unclaimed = lambda: self._match(tag)
+        if self._host.has_left and self._host.failing.error is not None:
+            # Others began it before they heard that we are gone, and would wait for us.
+            channel.leave()
+            channel.failing.close(self._host.failing.error, goes_on=True)
         return channel
 
     def _match(self, tag: int) -> None:

@@ -20,7 +20,9 @@ from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.shrinking import ShrinkDesk
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
-from r2ccl.protocol.wire import Shrunk
+from r2ccl.errors import R2cclError
+from r2ccl.ids import objects_id
+from r2ccl.protocol.wire import Kind, Shrunk
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
 MAILBOX_CAPACITY = 16384
@@ -58,6 +60,8 @@ class Communicators:
         #: Peers that were lost or left, for communicators that are made afterwards.
         self._gone: list[PeerGone | PeerParted] = []
         self._shrink_desks: dict[int, ShrinkDesk] = {}
+        #: Why they ended here, of communicators that this rank has left and others not yet.
+        self._left: dict[int, R2cclError] = {}
         desk.adopt = self.adopt
 
     def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
@@ -92,6 +96,9 @@ class Communicators:
         """Something came of a communicator: if it is a channel that is not known, make it."""
         if communicator not in self.coordinators:
             any(channels.adopt(communicator, source, tag) for channels in self._channels)
+            if any(objects_id(left) == communicator for left in self._left):
+                # Others began to send objects there after this rank had left, and would wait for it.
+                self._courier.tell(source, Kind.GOODBYE, [communicator, 0, 0])
 
     def tell(self, communicator: int, message: Any) -> bool:
         """Tell a coordinator, or keep it for when it is made. Returns whether there is one."""
@@ -134,6 +141,14 @@ class Communicators:
         desk = self.shrink_desk(told.communicator)
         if desk is not None:
             desk.heard(peer, told)
+            if told.communicator in self._left:
+                desk.leave(self._left[told.communicator])
+
+    def leave_shrinking(self, communicator: int, error: R2cclError) -> None:
+        """This rank has left a communicator: members who shrink it are not to wait for it, now or later."""
+        self._left[communicator] = error
+        if communicator in self._shrink_desks:
+            self._shrink_desks[communicator].leave(error)
 
     def retire(self, numbers: list[int]) -> None:
         """This rank has left communicators, the first and those that hang on it: forget them when all its other members
@@ -149,13 +164,16 @@ class Communicators:
         forget_if_all_left()
 
     def _forget(self, numbers: list[int]) -> None:
-        for number in numbers:
+        # With channels that others began after this rank had left.
+        late = [n for channels in self._channels if channels.communicator in numbers for n in channels.numbers()]
+        for number in {*numbers, *late}:
             coordinator = self.coordinators.pop(number)
             self._supervisor.remove(coordinator.name)
             self._courier.dismiss(number, coordinator.resync)
             self._desk.retire(number)
             self._early.pop(number, None)
             self._shrink_desks.pop(number, None)
+            self._left.pop(number, None)
         self._channels = [channels for channels in self._channels if channels.communicator not in numbers]
 
     def _keep(self, communicator: int, message: Any) -> None:

@@ -73,7 +73,7 @@ class Coordinator(Actor):
         self._pool = pool
         self._acknowledging = Acknowledging(self)
         self._is_starting = False
-        self._has_left = False
+        self.has_left = False
         self._asks = Asks(self)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
@@ -304,12 +304,12 @@ class Coordinator(Actor):
                 self.announce(operation, peer, asks=peer in operation.asked)
         self._asks.again(peer)
         self.failing.resync(peer)
-        if self._has_left:
+        if self.has_left:
             self._say_goodbye(peer)
 
     def leave(self) -> None:
         """This rank calls nothing more here, though the job goes on."""
-        self._has_left = True
+        self.has_left = True
         for peer in self.peers:
             self._say_goodbye(peer)
 

@@ -104,7 +104,8 @@ class Failing:
     def refuse_if_failed(self) -> None:
         """Raises what the communicator failed with."""
         if self.error is not None:
-            raise self.error
+            # Each time anew: else its traceback would grow with every call, and keep what callers passed.
+            raise self.error.with_traceback(None)
 
     # Watching.
 
@@ -190,7 +191,7 @@ class Failing:
         unfinished = [*self._coordinator.running, self._coordinator.next_operation]
         if self._abort is not None:
             unfinished.append(self._abort.operation)
-        self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"))
+        self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"), goes_on=True)
         return min(unfinished)
 
     def peer_gone(self, gone: PeerGone) -> None:
@@ -284,10 +285,7 @@ class Failing:
         for operation in doomed:
             coordinator.running.pop(operation.number, None)
             self._registrar.close(operation)
-        coordinator.courier.forget(coordinator.communicator, abort.operation)
-        self._desk.withdraw(coordinator.communicator, abort.operation)
-        coordinator.inbox.forget(abort.operation)
-        self._surrender(coordinator.communicator, abort.operation)
+        self._take_back(abort.operation)
         self._shared.events.record(
             "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
         )
@@ -302,8 +300,17 @@ class Failing:
         for heard in list(self.on_failed):
             heard(error, abort)
 
-    def close(self, error: R2cclError) -> None:
-        """The communicator ended: what is unfinished fails here, and nobody is told."""
+    def _take_back(self, operation: int) -> None:
+        """Operations from this one on are over: no path reads or writes their memory any more (decision 7)."""
+        coordinator = self._coordinator
+        coordinator.courier.forget(coordinator.communicator, operation)
+        self._desk.withdraw(coordinator.communicator, operation)
+        coordinator.inbox.forget(operation)
+        self._surrender(coordinator.communicator, operation)
+
+    def close(self, error: R2cclError, goes_on: bool = False) -> None:
+        """The communicator ended: what is unfinished fails here, and nobody is told. ``goes_on``: the rank does, and
+        with it the connections, which may be in the middle of a chunk."""
         if self.error is None:
             self.error = error
         coordinator = self._coordinator
@@ -312,6 +319,9 @@ class Failing:
         coordinator.waiting.clear()
         for operation in doomed:
             self._registrar.close(operation)
+        if goes_on:
+            self._take_back(min((operation.number for operation in doomed), default=coordinator.next_operation))
+        for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()
             operation.work.finish(error)

@@ -99,7 +99,7 @@ class HealthMonitor(Actor):
             for link in list(port.links.values()):
                 if late:
                     link.health.void()
-                if link.watched or (link.lane is not None and link.lane.outstanding):
+                if link.watched or link.is_late or (link.lane is not None and link.lane.outstanding):
                     busy = True
                     self._look_at(port, link, now, late)
                 else:

@@ -331,6 +331,9 @@ class Runtime:
 
     def _goodbye_heard(self, goodbye: GoodbyeHeard, heard_ours: bool) -> None:
         self.communicators.tell(goodbye.communicator, goodbye)
+        if self.desk.is_retired(goodbye.communicator) and not heard_ours:
+            # Forgotten here, for all have left; the peer says it again because ours may have been lost with its path.
+            self.courier.tell(goodbye.peer, Kind.GOODBYE, [goodbye.communicator, 0, 1])
         if goodbye.communicator == WORLD:
             # The rank itself goes, and not only from a group.
             self.health.tell(goodbye)

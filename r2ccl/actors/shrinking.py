@@ -66,15 +66,24 @@ class ShrinkDesk:
             self._shared.timers.after(timeout_s, self._time_out, timeout_s)
         if self._machine is not None:
             return
-        completed = self._failures.give_up()
-        dead = [gone.peer for gone in self._lost if _is_over(gone)]
-        unreachable = [gone.peer for gone in self._lost if not _is_over(gone)]
-        self._machine = Shrinking(self._shared.rank, self._members, dead, unreachable, completed)
+        self._machine = self._made(self._failures.give_up())
         self._began_at_s = self._shared.clock.now()
         for peer, ballot in self._early.items():
             self._perform(self._machine.heard(peer, ballot))
         self._perform(self._machine.begin())
         self._repeat()
+
+    def _made(self, completed: int) -> Shrinking:
+        dead = [gone.peer for gone in self._lost if _is_over(gone)]
+        unreachable = [gone.peer for gone in self._lost if not _is_over(gone)]
+        return Shrinking(self._shared.rank, self._members, dead, unreachable, completed)
+
+    def leave(self, error: R2cclError) -> None:
+        """This rank closed the communicator: nobody is to wait for it, and whoever waits here hears of the end."""
+        if self._machine is None:
+            self._machine = self._made(0)
+        self._perform(self._machine.withdraw())
+        self._end(None, error)
 
     def heard(self, peer: int, told: Shrunk) -> None:
         """A member said something."""
@@ -141,7 +150,8 @@ class ShrinkDesk:
         if self._outcome is None and self._machine is not None:
             waits_for = self._machine.waits_for()
             self._perform(self._machine.withdraw())
-            entered = [member for member in self._members if member not in waits_for and member != self._shared.rank]
+            silent = {*waits_for, self._shared.rank}
+            entered = [member for member in self._machine.view if member not in silent]
             self._end(None, CollectiveTimeout(-1, "shrink()", timeout_s, waits_for, entered, ()))
 
 

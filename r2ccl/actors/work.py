@@ -103,7 +103,7 @@ class Work:
 
     def _outcome(self) -> Any:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # else it would grow with everyone who asks
         return self._result
 
     # For those who carry it out, on its thread.

@@ -116,7 +116,7 @@ class Outbox:
             self.copied_bytes += len(parcel.payload)
         if self.written_above_bytes is not None and len(parcel.payload) > self.written_above_bytes:
             key = (parcel.communicator, parcel.operation)
-            if key in self._landings:
+            if self._fits_landing(parcel):
                 return True
             self._homeless.setdefault(key, []).append(parcel)
             return False
@@ -165,7 +165,12 @@ class Outbox:
         """
         key = (communicator, operation)
         self._landings[key] = {landing.step: landing for landing in landings}
-        return self._homeless.pop(key, [])
+        homeless = self._homeless.pop(key, [])
+        fitting = [parcel for parcel in homeless if self._fits_landing(parcel)]
+        if len(fitting) < len(homeless):
+            # The peer called something else, and both will hear of it.
+            self._homeless[key] = [parcel for parcel in homeless if not self._fits_landing(parcel)]
+        return fitting
 
     def landing(self, parcel: Parcel) -> Landing:
         """Where a parcel that was released may be written."""
@@ -268,6 +273,11 @@ class Outbox:
             if parcel.owner is None:
                 self.copies -= 1
                 self.copied_bytes -= len(parcel.payload)
+
+    def _fits_landing(self, parcel: Parcel) -> bool:
+        landing = self._landings.get((parcel.communicator, parcel.operation), {}).get(parcel.step)
+        end = parcel.chunk * parcel.chunk_bytes + len(parcel.payload)
+        return landing is not None and end <= landing.length
 
     def _fits_credit(self, parcel: Parcel) -> bool:
         if parcel.operation >= self._entered.get(parcel.communicator, 0) + OPERATIONS_AHEAD_MAX:

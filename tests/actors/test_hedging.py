@@ -137,3 +137,19 @@ def test_one_sided_writes_are_not_hedged() -> None:
         assert world.runtimes[0].courier.hedger.hedged_bytes == 0
 
     simulate(story, one_sided=True)
+
+
+def test_a_suspicion_ends_also_when_nothing_is_owed_any_more() -> None:
+    async def story(world: World) -> None:
+        await asyncio.sleep(0.3)
+        runtime = world.runtimes[0]
+        lane = runtime.courier.lanes[1][0]
+        lane.link.is_late = lane.is_diverted = True
+        assert not lane.outstanding
+        assert not lane.link.watched
+        runtime.health.look_closely()
+        await asyncio.sleep(0.1)
+        assert not lane.link.is_late
+        assert not lane.is_diverted
+
+    simulate(story)

@@ -204,6 +204,15 @@ def test_one_sided_chunks_wait_for_their_landing_whatever_the_credit() -> None:
     assert box.submit(parcel(0, 2, 31))
 
 
+def test_what_does_not_fit_the_landing_of_a_peer_that_called_something_else_is_not_written() -> None:
+    box = Outbox(3, CREDIT, written_above_bytes=30)
+    larger, fitting, elsewhere = parcel(0, 0, 40), parcel(0, 1, 31), parcel(1, 0, 40)
+    assert not any([box.submit(larger), box.submit(fitting), box.submit(elsewhere)])
+    assert box.may_land(WORLD, 0, [Landing(0, 9, 0, 31)]) == [fitting]
+    assert not box.submit(parcel(0, 2, 32))
+    assert box.may_land(WORLD, 0, [Landing(0, 9, 0, 40)])[0] is larger
+
+
 def test_landings_are_forgotten_with_their_operation() -> None:
     box = Outbox(3, CREDIT, written_above_bytes=30)
     box.may_land(WORLD, 0, [Landing(0, 9, 0, 31)])
