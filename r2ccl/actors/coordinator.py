@@ -346,6 +346,7 @@ class Coordinator(Actor):
         if (
             self.shared.one_sided
             and entered.landings
+            and (self.failing.error is None or number in self.running)
             and (number in self.running or number >= self._first_not_started())
         ):
             self.courier.may_land(peer, entered)

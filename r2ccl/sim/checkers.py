@@ -114,6 +114,10 @@ class Answers:
             self._complain(communicator, number, rank, call, f"message {message}: {_where(x, right)}")
         return hashlib.blake2b(x.tobytes(), digest_size=8).hexdigest()
 
+    def missed(self, communicator: int, rank: int, message: Message, source: int) -> None:
+        """A receive that had its source failed: what it would have got is nobody else's."""
+        self._received[communicator, source, rank, message.tag] += 1
+
     def _wanted(
         self, communicator: int, number: int, call: Call, index: int, rank: int, got: Array | None
     ) -> Array | None:

@@ -268,6 +268,8 @@ class Trial:
                 returned = await one.work
             except R2cclError as error:
                 self._failed(rank, communicator, number, error)
+                if one.receives is not None and one.work.source is not None:
+                    self.answers.missed(communicator, handle.rank, one.receives, one.work.source)
             else:
                 self._ended_well += 1
                 digest = self._look_at(rank, communicator, handle, number, one, returned)
