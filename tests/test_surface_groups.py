@@ -327,3 +327,20 @@ def test_a_goodbye_that_is_lost_with_its_path_is_said_again_to_who_asks() -> Non
         assert [list(runtime.coordinators) for runtime in world.runtimes] == [[WORLD], [WORLD]]
 
     simulate(story)
+
+
+def test_after_a_path_changed_nobody_is_told_of_groups_that_it_is_not_in() -> None:
+    async def story(world: World) -> None:
+        groups = await together(world, lambda comm: comm.new_group([0, 1]))
+        pair = [group for group in groups if group is not None]
+        await asyncio.gather(*(group.all_reduce(np.ones(3)) for group in pair))
+        for work in (pair[0].send(np.ones(3), 1), pair[1].recv(np.zeros(3), 0)):
+            await work
+        world.fabric.cut((0, 0))
+        await asyncio.sleep(0.1)
+        await together(world, lambda comm: comm.barrier())
+        for member in (0, 1):
+            known = world.runtimes[2].courier.outboxes[member]._entered
+            assert set(known) <= {WORLD}
+
+    simulate(story, ranks=3)

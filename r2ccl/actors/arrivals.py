@@ -41,6 +41,8 @@ class ArrivalsDesk:
         self._shared = shared
         self._courier = courier
         self._inboxes: dict[int, Inbox] = {}
+        #: Those that got something since the last batch ended, in order.
+        self._touched: dict[Inbox, None] = {}
         #: Communicators that are no more.
         self._retired: set[int] = set()
         #: Makes the channel that a message of a rank (source, tag) is the first of, if it is one.
@@ -133,6 +135,8 @@ class ArrivalsDesk:
         if inbox is None:
             self.adopt(header.communicator, header.source, header.step)
             inbox = self._inboxes.get(header.communicator)
+        if inbox is not None:
+            self._touched[inbox] = None
         return inbox
 
     def landed(self, connection: Connection, header: Header) -> None:
@@ -146,6 +150,7 @@ class ArrivalsDesk:
             del self._headers[connection]
         self._count(connection, header)
         if landing.inbox is not None:
+            self._touched[landing.inbox] = None
             landing.inbox.landed(connection, landing, header, self._displace)
         elif landing.scratch is not None:
             self._whole(connection, header, landing.scratch.view)
@@ -219,6 +224,7 @@ class ArrivalsDesk:
         self._let_go(connection)
         inbox = self._inboxes.get(header.communicator)
         if inbox is not None and inbox.has(header):
+            self._touched[inbox] = None
             inbox.duplicate(connection, header)
             return
         self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
@@ -235,7 +241,9 @@ class ArrivalsDesk:
 
     def batch_ended(self, connection: Connection) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
-        for inbox in self._inboxes.values():
+        # Not all there are: every channel of messages has one.
+        touched, self._touched = self._touched, {}
+        for inbox in touched:
             if inbox.acks_wanted or inbox.acks_owed:
                 inbox.coordinator.flush_acks()
 

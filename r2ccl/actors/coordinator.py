@@ -226,9 +226,9 @@ class Coordinator(Actor):
                 own = operation.arrays[array].array[first + shift : last + shift]
                 planned.reduce(destination, received, program.received_first, own)
         elif planned.receive_pieces[receive]:
-            operation.scatter(receive, memoryview(data)[: stop - start])  # type: ignore[arg-type]
+            operation.scatter(receive, data.data[: stop - start])
         else:
-            target.bytes[start:stop] = memoryview(data)[: stop - start]  # type: ignore[arg-type]
+            target.bytes[start:stop] = data.data[: stop - start]
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine
@@ -297,7 +297,9 @@ class Coordinator(Actor):
         self._acknowledging.flush()
 
     def resync(self, peer: int) -> None:
-        """A path to the peer changed: say again what it may have missed."""
+        """A path to the peer changed: say again what it may have missed. Who is no member has missed nothing."""
+        if peer not in self.peers:
+            return
         self._acknowledging.resync(peer)
         for operation in self.running.values():
             if peer in operation.planned.bulky_sources or peer in operation.asked:
@@ -346,8 +348,7 @@ class Coordinator(Actor):
         if (
             self.shared.one_sided
             and entered.landings
-            and (self.failing.error is None or number in self.running)
-            and (number in self.running or number >= self._first_not_started())
+            and (number in self.running or (self.failing.error is None and number >= self._first_not_started()))
         ):
             self.courier.may_land(peer, entered)
 
