@@ -264,8 +264,7 @@ class Handle:
         if self._in_child:
             return
         if self._thread is None or self._thread.is_current:
-            if not self._runtime.is_closed:
-                self._abort()
+            self._abort()
             return
         if not self._runtime.is_closed:
             self._thread.run(_called(self._abort)).result()

@@ -169,15 +169,15 @@ class Channels:
         pending = self._pending.get(tag)
         if not pending:
             return
+        # One that waits for any source may want the next message of whatever source those behind it wait for.
+        any_waits = False
         for call in list(pending):
             source = self._source_for(call, tag)
-            if source is None:
-                if call.source is None:
-                    continue
-                if any(earlier.source is None for earlier in self._before(pending, call)):
-                    # The one before it may want the next message of this source.
-                    continue
+            if source is None and not any_waits:
                 source = call.source
+            if source is None:
+                any_waits = any_waits or call.source is None
+                continue
             pending.remove(call)
             if call.timer is not None:
                 call.timer.cancel()
@@ -190,10 +190,6 @@ class Channels:
         sources = self._incoming.get(tag, {})
         candidates = sorted(sources) if call.source is None else [call.source]
         return next((s for s in candidates if s in sources and sources[s].has_unclaimed()), None)
-
-    @staticmethod
-    def _before(pending: deque[_Receive], call: _Receive) -> list[_Receive]:
-        return list(pending)[: list(pending).index(call)]
 
     def _submit(self, call: _Receive, source: int, tag: int) -> None:
         waited_s = self._shared.clock.now() - call.called_at_s

@@ -164,7 +164,7 @@ class Scratch:
 
     def __init__(self, size: int) -> None:
         self.array: npt.NDArray[np.uint8] = np.empty(size, np.uint8)
-        self.view = memoryview(self.array)  # type: ignore[arg-type]
+        self.view = self.array.data
 
 
 class ScratchPool:

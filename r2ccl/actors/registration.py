@@ -26,7 +26,7 @@ class Registrar:
         item = operation.arrays[0].item_bytes
         sizes = [(receive.stop - receive.start) * item for receive in receives]
         room = np.empty(sum(n for n, receive in zip(sizes, receives, strict=True) if receive.reduce), np.uint8)
-        in_room = self._register(memoryview(room))  # type: ignore[arg-type]
+        in_room = self._register(room.data)
         landed_in = {array for array, part in zip(planned.receive_arrays, receives, strict=True) if not part.reduce}
         regions = {array: self._register(operation.arrays[array].bytes) for array in sorted(landed_in)}
         places: list[Landing] = []

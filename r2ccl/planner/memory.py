@@ -91,7 +91,6 @@ def plan_memory(program: Program, layout: Layout, arrays: int) -> MemoryPlan:
 class _Planner:
     def __init__(self, program: Program, layout: Layout, arrays: int) -> None:
         self._program = program
-        self._layout = layout
         self._arrays = arrays
         self._inputs = [region for region in layout.inputs if region.start < region.stop]
         self._outputs = [region for region in layout.outputs if region.start < region.stop]

@@ -7,11 +7,9 @@ here: one report per member, in the order of the members; an empty one says "as 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from r2ccl.protocol.wire import BadFrame
-
-T = TypeVar("T")
+from r2ccl.protocol.wire import BadFrame, exactly, unsigned
 
 #: By member, in their order: what it says of its own NICs.
 Picture = tuple[bytes, ...]
@@ -200,7 +198,7 @@ def read_message(body: list[Any]) -> Message:
     """Raises :class:`~r2ccl.protocol.wire.BadFrame`. Values are checked, never converted."""
     try:
         kind, *fields = body
-        return _read(_number(kind, 8), fields)
+        return _read(unsigned(kind, 8), fields)
     except (TypeError, ValueError) as bad:
         raise BadFrame(f"a message of the agreement does not fit its kind: {bad}") from bad
 
@@ -210,7 +208,7 @@ def _read(kind: int, fields: list[Any]) -> Message:
         return _read_unnumbered(kind, fields)
     if kind == _Tag.WITHDRAW:
         epoch, *below = fields
-        return Withdraw(_number(epoch), _ballot(*below))
+        return Withdraw(unsigned(epoch), _ballot(*below))
     number, rank, *rest = fields
     ballot = _ballot(number, rank)
     match kind:
@@ -222,13 +220,13 @@ def _read(kind: int, fields: list[Any]) -> Message:
             return State(ballot, epoch, admitted, gone_admitted, _accepted(held))
         case _Tag.PROPOSE:
             *agreed, fresh = rest
-            return Propose(ballot, _agreed(*agreed), _of(bool, fresh))
+            return Propose(ballot, _agreed(*agreed), exactly(bool, fresh))
         case _Tag.YES:
             _numbers(0, rest)
             return Yes(ballot)
         case _Tag.NO:
             number, rank, admitted = rest
-            return No(ballot, _ballot(number, rank), _number(admitted))
+            return No(ballot, _ballot(number, rank), unsigned(admitted))
         case _Tag.ASK_OUTCOME:
             return AskOutcome(ballot, *_numbers(1, rest))
     raise ValueError(f"no kind has the number {kind}")
@@ -237,7 +235,7 @@ def _read(kind: int, fields: list[Any]) -> Message:
 def _read_unnumbered(kind: int, fields: list[Any]) -> Message:
     if kind == _Tag.REPORT:
         version, report = fields
-        return Report(_number(version), _report(report))
+        return Report(unsigned(version), _report(report))
     if kind == _Tag.REPORTED:
         return Reported(*_numbers(1, fields))
     return Commit(_agreed(*fields))
@@ -246,42 +244,31 @@ def _read_unnumbered(kind: int, fields: list[Any]) -> Message:
 def _accepted(held: Any) -> Accepted | None:
     if held is None:
         return None
-    number, rank, *agreed = _of(list, held)
+    number, rank, *agreed = exactly(list, held)
     return Accepted(_ballot(number, rank), _agreed(*agreed))
 
 
 def _agreed(epoch: Any, first_operation: Any, picture: Any) -> Agreed:
-    if len(_of(list, picture)) > MEMBERS_MAX:
+    if len(exactly(list, picture)) > MEMBERS_MAX:
         raise ValueError(f"a picture of {len(picture)} members")
     reports = tuple(_report(report) for report in picture)
     if sum(len(report) for report in reports) > PICTURE_BYTES_MAX:
         raise ValueError("a picture over the limit")
-    return Agreed(_number(epoch), _number(first_operation), reports)
+    return Agreed(unsigned(epoch), unsigned(first_operation), reports)
 
 
 def _ballot(number: Any, rank: Any) -> Ballot:
-    return Ballot(_number(number), _number(rank, _RANK_BITS))
+    return Ballot(unsigned(number), unsigned(rank, _RANK_BITS))
 
 
 def _report(value: Any) -> bytes:
-    if len(_of(bytes, value)) > REPORT_BYTES_MAX:
-        raise ValueError(f"a report of {len(value)} bytes")
-    return value  # type: ignore[no-any-return]
+    report = exactly(bytes, value)
+    if len(report) > REPORT_BYTES_MAX:
+        raise ValueError(f"a report of {len(report)} bytes")
+    return report
 
 
 def _numbers(count: int, values: list[Any]) -> list[int]:
     if len(values) != count:
         raise ValueError(f"{len(values)} fields where {count} belong")
-    return [_number(value) for value in values]
-
-
-def _number(value: Any, bits: int = 64) -> int:
-    if type(value) is not int or value < 0 or value >> bits:
-        raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
-    return value
-
-
-def _of(kind: type[T], value: Any) -> T:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
-    return value
+    return [unsigned(value) for value in values]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -290,7 +290,7 @@ class Shrunk:
         return [self.communicator, self.version, list(self.view), list(self.vote), self.completed, decided]
 
 
-def _read(body: list[Any], make: Any) -> Any:
+def _read(body: list[Any], make: Callable[..., T]) -> T:
     try:
         return make(*body)
     except (TypeError, ValueError) as bad:
@@ -300,13 +300,15 @@ def _read(body: list[Any], make: Any) -> Any:
 # Values are checked, never converted: bytes(10**12) would allocate what a stranger asked for.
 
 
-def _number(value: Any, bits: int = 64) -> int:
+def unsigned(value: Any, bits: int = 64) -> int:
+    """A field that is a number. Raises ``ValueError``."""
     if type(value) is not int or value < 0 or value >> bits:
         raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
     return value
 
 
-def _of(kind: type[T], value: Any) -> T:
+def exactly(kind: type[T], value: Any) -> T:
+    """A field of one kind, and of no subclass. Raises ``TypeError``."""
     if type(value) is not kind:
         raise TypeError(f"{value!r:.40} is no {kind.__name__}")
     return value
@@ -317,12 +319,12 @@ def read_ack(body: list[Any]) -> Ack:
 
     def make(communicator: Any, completed: Any, transfers: Any, entered: Any) -> Ack:
         parsed = tuple(
-            OpenTransfer(_number(operation), _number(step, 32), _number(base, 32), _of(bytes, bits))
-            for operation, step, base, bits in _of(list, transfers)
+            OpenTransfer(unsigned(operation), unsigned(step, 32), unsigned(base, 32), exactly(bytes, bits))
+            for operation, step, base, bits in exactly(list, transfers)
         )
-        return Ack(_number(communicator), _number(completed), parsed, _number(entered))
+        return Ack(unsigned(communicator), unsigned(completed), parsed, unsigned(entered))
 
-    return _read(body, make)  # type: ignore[no-any-return]
+    return _read(body, make)
 
 
 def read_entered(body: list[Any]) -> Entered:
@@ -332,51 +334,51 @@ def read_entered(body: list[Any]) -> Entered:
         communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any, *last: Any
     ) -> Entered:
         places = tuple(
-            Landing(_number(step, 32), _number(region), _number(offset), _number(length))
-            for step, region, offset, length in _of(list, landings)
+            Landing(unsigned(step, 32), unsigned(region), unsigned(offset), unsigned(length))
+            for step, region, offset, length in exactly(list, landings)
         )
-        if len(_of(str, call)) > CALL_CHARACTERS_MAX:
+        if len(exactly(str, call)) > CALL_CHARACTERS_MAX:
             raise ValueError(f"a call described in {len(call)} characters")
-        names = _number(communicator), _number(operation), _number(fingerprint, 32)
+        names = unsigned(communicator), unsigned(operation), unsigned(fingerprint, 32)
         tag, asks = last
-        return Entered(*names, call, _of(bool, finished), places, _number(tag, 32), _of(bool, asks))
+        return Entered(*names, call, exactly(bool, finished), places, unsigned(tag, 32), exactly(bool, asks))
 
-    return _read(body, make)  # type: ignore[no-any-return]
+    return _read(body, make)
 
 
 def read_abort(body: list[Any]) -> Abort:
     """Raises :class:`BadFrame`. What ``details`` hold is checked by who understands the cause."""
 
     def make(communicator: Any, operation: Any, cause: Any, text: Any, details: Any) -> Abort:
-        told = _of(str, cause), _of(str, text), tuple(_of(list, details))
-        return Abort(_number(communicator), _number(operation), *told)
+        told = exactly(str, cause), exactly(str, text), tuple(exactly(list, details))
+        return Abort(unsigned(communicator), unsigned(operation), *told)
 
-    return _read(body, make)  # type: ignore[no-any-return]
+    return _read(body, make)
 
 
 def read_shrunk(body: list[Any]) -> Shrunk:
     """Raises :class:`BadFrame`."""
 
     def make(communicator: Any, version: Any, view: Any, vote: Any, completed: Any, decided: Any) -> Shrunk:
-        reaches, votes = (tuple(_number(rank, 32) for rank in _of(list, some)) for some in (view, vote))
-        reached = tuple(_number(number) for number in _of(list, decided))
+        reaches, votes = (tuple(unsigned(rank, 32) for rank in exactly(list, some)) for some in (view, vote))
+        reached = tuple(unsigned(number) for number in exactly(list, decided))
         if len(reached) not in (0, 2):
             raise ValueError(f"{len(reached)} numbers of what was completed")
         both = (reached[0], reached[1]) if reached else None
-        return Shrunk(_number(communicator), _number(version), reaches, votes, _number(completed), both)
+        return Shrunk(unsigned(communicator), unsigned(version), reaches, votes, unsigned(completed), both)
 
-    return _read(body, make)  # type: ignore[no-any-return]
+    return _read(body, make)
 
 
 def read_notice(body: list[Any]) -> Notice:
     """Raises :class:`BadFrame`."""
 
     def make(version: Any, nics: Any, links: Any, moved: Any) -> Notice:
-        down = tuple((_number(a, 32), _number(b, 32), _number(incident)) for a, b, incident in _of(list, links))
+        down = tuple((unsigned(a, 32), unsigned(b, 32), unsigned(incident)) for a, b, incident in exactly(list, links))
         where = tuple(
-            (_number(nic, 32), _of(str, family), _of(str, host), _number(port, 16))
-            for nic, family, host, port in _of(list, moved)
+            (unsigned(nic, 32), exactly(str, family), exactly(str, host), unsigned(port, 16))
+            for nic, family, host, port in exactly(list, moved)
         )
-        return Notice(_number(version), tuple(_number(nic, 32) for nic in _of(list, nics)), down, where)
+        return Notice(unsigned(version), tuple(unsigned(nic, 32) for nic in exactly(list, nics)), down, where)
 
-    return _read(body, make)  # type: ignore[no-any-return]
+    return _read(body, make)

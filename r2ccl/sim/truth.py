@@ -25,7 +25,8 @@ Where = tuple[int, ...]
 
 #: Integers of the exact payloads.
 SMALLEST, LARGEST = -15, 15
-_FUNCTIONS = MappingProxyType(
+#: What each op does to two operands, apart from ``reduction``, which is judged by it. An average is divided at the end.
+UFUNCS = MappingProxyType(
     {
         Op.SUM: np.add,
         Op.PRODUCT: np.multiply,
@@ -113,7 +114,7 @@ def fold(op: Op | None, payloads: Sequence[Array]) -> Array:
     assert op is not None
     result: Array = payloads[0].copy()
     for other in payloads[1:]:
-        result = _FUNCTIONS[op](result, other).astype(result.dtype)
+        result = UFUNCS[op](result, other).astype(result.dtype)
     if op is Op.AVERAGE:
         result = (result / len(payloads)).astype(result.dtype)
     elif op in (Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_XOR):
