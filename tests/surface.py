@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import accumulate
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from r2ccl import buffers
 from r2ccl.communicator import Communicator
 from r2ccl.reduction import Op, supported
+from r2ccl.sim.truth import UFUNCS
 from r2ccl.vocabulary import ANY
 
 Array = npt.NDArray[Any]
@@ -30,21 +30,6 @@ DTYPES = [*sorted(buffers._NAMES.values()), "bfloat16"]
 BIG = (1 << 20) + 3
 SIZES = (0, 1, 1001, BIG)
 
-_UFUNCS = MappingProxyType(
-    {
-        Op.SUM: np.add,
-        Op.PRODUCT: np.multiply,
-        Op.MIN: np.minimum,
-        Op.MAX: np.maximum,
-        Op.AVERAGE: np.add,
-        Op.BITWISE_AND: np.bitwise_and,
-        Op.BITWISE_OR: np.bitwise_or,
-        Op.BITWISE_XOR: np.bitwise_xor,
-        Op.LOGICAL_AND: np.logical_and,
-        Op.LOGICAL_OR: np.logical_or,
-        Op.LOGICAL_XOR: np.logical_xor,
-    }
-)
 _LOGICAL = (Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_XOR)
 
 
@@ -124,7 +109,7 @@ def operands(ranks: int, case: Case) -> tuple[Array, ...]:
 def combined(ranks: int, case: Case) -> Array:
     """The result of reducing the operands."""
     dtype = dtype_of(case.dtype)
-    ufunc = _UFUNCS[case.op]
+    ufunc = UFUNCS[case.op]
     result: Array = reduce(lambda one, other: ufunc(one, other).astype(dtype), operands(ranks, case))
     if case.op is Op.AVERAGE:
         result = (result / np.float32(ranks)).astype(dtype)

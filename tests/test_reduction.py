@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as st_numpy
 from r2ccl import reduction
 from r2ccl.errors import UsageError
 from r2ccl.reduction import Op, finish, reducer, supported
+from r2ccl.sim.truth import UFUNCS
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = [np.dtype("float16"), BFLOAT16]
@@ -22,20 +23,6 @@ FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOA
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 BOOL = np.dtype(bool)
 COMPLEX = [np.dtype("complex64"), np.dtype("complex128")]
-#: What each op does to two operands; an average is divided when all are summed.
-UFUNCS = {
-    Op.SUM: np.add,
-    Op.PRODUCT: np.multiply,
-    Op.MIN: np.minimum,
-    Op.MAX: np.maximum,
-    Op.AVERAGE: np.add,
-    Op.BITWISE_AND: np.bitwise_and,
-    Op.BITWISE_OR: np.bitwise_or,
-    Op.BITWISE_XOR: np.bitwise_xor,
-    Op.LOGICAL_AND: np.logical_and,
-    Op.LOGICAL_OR: np.logical_or,
-    Op.LOGICAL_XOR: np.logical_xor,
-}
 #: On which kinds of numbers each op is defined.
 ON_ALL = {Op.SUM, Op.PRODUCT}
 ON_ORDERED = {*ON_ALL, Op.MIN, Op.MAX}

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
-from r2ccl import ANY, Work
+from r2ccl import ANY
 from r2ccl.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
     CommunicatorAborted,
     CommunicatorClosed,
     PeerLost,
-    R2cclError,
 )
 from r2ccl.sim.world import World
+from tests.messages import BEYOND_CREDIT, BULKY, bulky, failure, message, room
 from tests.simulated import simulate
-
-Array = npt.NDArray[Any]
-#: More than goes out from a copy; and more than a peer may send unasked (1 MiB).
-BULKY, BEYOND_CREDIT = 100_000, 1_500_000
-
-
-def message(number: int, count: int = 10) -> Array:
-    return np.full(count, number, np.int32)
-
-
-def room(count: int = 10) -> Array:
-    return np.full(count, -1, np.int32)
-
-
-def bulky(number: int, size: int) -> Array:
-    return np.full(size // 4, number, np.int32)
-
-
-async def failure(work: Work) -> R2cclError:
-    with pytest.raises(R2cclError) as caught:
-        await work
-    return caught.value
 
 
 @pytest.mark.parametrize("source", [0, ANY], ids=["specific", "any"])
