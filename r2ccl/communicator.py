@@ -179,7 +179,7 @@ class Communicator(Handle):
         """
         peer = self._peer("send", target, tag)
         asked = calls.message(x, False, "send", f"target={target}", tag)
-        planned = self._plans.message(asked.call, peer, tag, True)
+        planned = self._epochs.first.message(asked.call, peer, tag, True)
         work = Work(planned.call, x, self._runtime.shared.thread)
         limit_s = self._limit_s("send", timeout)
         self._cross(work, self._channels.send, peer, tag, planned, asked.arrays[0], work, limit_s)
@@ -199,7 +199,7 @@ class Communicator(Handle):
 
         def plan_from(sender: int) -> Any:
             work.source = self.members.index(sender)
-            return self._plans.message(asked.call, sender, tag, False)
+            return self._epochs.first.message(asked.call, sender, tag, False)
 
         limit_s = self._limit_s("recv", timeout)
         self._cross(work, self._channels.receive, peer, tag, plan_from, asked.arrays[0], work, limit_s)

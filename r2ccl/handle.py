@@ -17,14 +17,12 @@ from typing import Any, Self
 import numpy as np
 
 from r2ccl.actors.coordinator import Coordinator
-from r2ccl.actors.planning import Plans
 from r2ccl.actors.report import stats
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.work import Work
 from r2ccl.calls import Asked, Ranks
 from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
 from r2ccl.ids import WORLD
-from r2ccl.planner.picture import first_picture
 from r2ccl.progress import ProgressThread
 from r2ccl.reduction import Op
 from r2ccl.telemetry.counters import Counters
@@ -43,17 +41,16 @@ class Handle:
         thread: ProgressThread | None = None,
         local_rank: int | None = None,
     ) -> None:
-        shared, settings = runtime.shared, runtime.shared.settings
+        shared = runtime.shared
         self._runtime = runtime
         self._thread = thread
         self._coordinator = runtime.coordinator(number, members)
         self._channels = runtime.communicators.channels(self._coordinator)
-        picture = first_picture([shared.members[one] for one in members], settings.chunk_bytes, settings.eager_bytes)
         self.members = members
         self.rank = members.index(shared.rank)
         self.size = len(members)
         self._who = Ranks(self.rank, self.size)
-        self._plans = Plans(self.rank, picture, members)
+        self._epochs = runtime.communicators.epochs(self._coordinator, members)
         #: Its end is that of this rank's part in the job.
         self._ends_job = number == WORLD
         #: Communicators that nobody but this one knows.
@@ -68,7 +65,7 @@ class Handle:
     @property
     def epoch(self) -> int:
         """Version of the agreed picture of the network."""
-        return self._plans.epoch
+        return self._epochs.newest.epoch
 
     @property
     def node(self) -> str:
@@ -97,7 +94,7 @@ class Handle:
 
     def _submit(self, asked: Asked, timeout: float | None, on_end: Callable[[Work], None] | None = None) -> Work:
         limit_s = self._limit_s(asked.name or asked.call.kind.value, timeout)
-        planned = self._plans.plan(asked.call)
+        planned = self._epochs.newest.plan(asked.call)
         shared = self._runtime.shared
         work = Work(planned.call, asked.result, shared.thread, on_end)
         if self._thread is None and threading.get_ident() == shared.thread:
@@ -108,7 +105,7 @@ class Handle:
 
     def _submit_here(self, asked: Asked, limit_s: float, on_end: Callable[[Work], None]) -> None:
         """On the loop's thread. What cannot be submitted ends at once."""
-        planned = self._plans.plan(asked.call)
+        planned = self._epochs.newest.plan(asked.call)
         work = Work(planned.call, asked.result, self._runtime.shared.thread, on_end)
         _or_end(work, self._coordinator.submit, planned, asked.arrays, work, limit_s)
 
@@ -174,6 +171,9 @@ class Handle:
         """Counters, measurements and states, ready for JSON. Numbers only grow, except for what is measured or waits.
 
         - ``rank``, ``size``, ``epoch``; ``operations``: how many were ``called``, are ``running``, are ``waiting``.
+        - ``agreement``: None, or what keeps the members from the next ``epoch``: ``stage``, whose answers are
+          ``missing`` (told where they are awaited, at the lowest rank), and from which operation on calls are
+          ``held_from`` until it is known (None: none is).
         - ``ccl_retransmit_ratio``: resent bytes / sent bytes, from 0 to 1; also in each of ``nics`` and ``peers``.
         - ``nics``, by ``nic0`` ...: ``device``, ``address``, ``state`` (``up``, ``down``), ``spare``, ``speed_mbit_s``
           (0: unknown), ``mtu_bytes``, and
@@ -194,7 +194,7 @@ class Handle:
 
         Network figures are those of the process: communicators share its links.
         """
-        return stats(self._runtime, self._coordinator, self.rank, self.size, self.epoch)
+        return stats(self._runtime, self._coordinator, self.rank, self.size, self._epochs)
 
     def report_carrier(self, nic: int, up: bool) -> None:
         """Tell that a NIC of ours lost or found its carrier, where the system doesn't: for emulated NICs."""

@@ -95,7 +95,7 @@ def test_pieces_of_a_thousand_ranks_that_wait_for_one_another_do_not_nest() -> N
         x = np.zeros(1, np.int64)
         asked = calls.in_place(CollectiveKind.ALL_REDUCE, x, Op.SUM, 0, True)
         planned = dataclasses.replace(
-            world.communicators[0]._plans.plan(asked.call),
+            world.communicators[0]._epochs.newest.plan(asked.call),
             waits=waits,
             send_spans=(),
             receive_spans=(((0, 8),),) * (ranks - 1),

@@ -102,7 +102,7 @@ def test_a_chunk_that_came_before_its_call_and_does_not_fit_it_fails_the_operati
 
 def fingerprint_of(world: World, x: np.ndarray) -> int:
     asked = calls.in_place(CollectiveKind.BROADCAST, x, None, 1, True)
-    return world.communicators[1]._plans.plan(asked.call).fingerprint
+    return world.communicators[1]._epochs.newest.plan(asked.call).fingerprint
 
 
 def test_a_chunk_with_a_number_beyond_any_transfer_ends_the_connection() -> None:

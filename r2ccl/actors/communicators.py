@@ -14,6 +14,7 @@ from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.channels import Channels
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.epochs import Epochs
 from r2ccl.actors.messages import AbortAcknowledged, AbortHeard, EnteredHeard, PeerGone, PeerParted
 from r2ccl.actors.operation import ScratchPool
 from r2ccl.actors.registration import Registrar
@@ -60,6 +61,8 @@ class Communicators:
         #: Peers that were lost or left, for communicators that are made afterwards.
         self._gone: list[PeerGone | PeerParted] = []
         self._shrink_desks: dict[int, ShrinkDesk] = {}
+        #: What this rank says of its NICs; empty: they are as announced.
+        self.nic_report = b""
         #: Why they ended here, of communicators that this rank has left and others not yet.
         self._left: dict[int, R2cclError] = {}
         desk.adopt = self.adopt
@@ -76,6 +79,31 @@ class Communicators:
         for message in [*self._gone, *self._early.pop(communicator, ())]:
             created.tell(message)
         return created
+
+    def epochs(self, coordinator: Coordinator, members: tuple[int, ...]) -> Epochs:
+        """What a communicator's collectives are planned from, agreed on from now on. ``members`` in its own order."""
+        epochs = coordinator.epochs = Epochs(
+            coordinator.communicator, members, self._shared, self._courier, coordinator.start_waiting
+        )
+        coordinator.failing.on_failed.append(lambda error, abort: epochs.end())
+        coordinator.failing.on_goodbye = epochs.gone
+        if self.nic_report:
+            epochs.report(self.nic_report)
+        return epochs
+
+    def report(self, nic_report: bytes) -> None:
+        """What this rank's NICs carry has changed."""
+        self.nic_report = nic_report
+        for coordinator in list(self.coordinators.values()):
+            if coordinator.epochs is not None:
+                coordinator.epochs.report(nic_report)
+
+    def agreement_heard(self, peer: int, communicator: int, body: list[Any]) -> None:
+        """A member said something of a communicator's epochs. One that is not made here yet answers when it is asked
+        again. Raises :class:`~r2ccl.protocol.wire.BadFrame`."""
+        coordinator = self.coordinators.get(communicator)
+        if coordinator is not None and coordinator.epochs is not None:
+            coordinator.epochs.heard(peer, body)
 
     def channels(self, coordinator: Coordinator) -> Channels:
         """The messages between a communicator's members."""

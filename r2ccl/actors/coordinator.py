@@ -17,6 +17,7 @@ from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.asks import Asks
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.epochs import Epochs
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import (
@@ -67,6 +68,8 @@ class Coordinator(Actor):
         #: Called and numbered, not started: references only.
         self.waiting: deque[Operation] = deque()
         self.next_operation = 0
+        #: Which picture its operations are planned from; None: of messages, which depend on none.
+        self.epochs: Epochs | None = None
         self.failing = Failing(self, desk, registrar, own_stall_s, surrender)
         self._registrar = registrar
         self.own_stall_s = own_stall_s
@@ -80,6 +83,11 @@ class Coordinator(Actor):
         courier.peers[communicator] = self.peers
         courier.resyncs.append(self.resync)
         desk.add(self.inbox)
+
+    @property
+    def epoch(self) -> int:
+        """Of the newest picture that its operations are planned from."""
+        return 0 if self.epochs is None else self.epochs.newest.epoch
 
     # Calls.
 
@@ -102,14 +110,21 @@ class Coordinator(Actor):
         operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, now)
         operation.waited_s, operation.stalled_s = waited_s, self.own_stall_s()
         self.next_operation += 1
-        if len(self.running) < self.shared.settings.running_max and not self.waiting:
+        if not self.waiting and self._may_start(operation.number):
             self._start(operation)
         else:
             self.waiting.append(operation)
         if not work.done():
             self.failing.watch(operation)
 
+    def _may_start(self, number: int) -> bool:
+        if len(self.running) >= self.shared.settings.running_max:
+            return False
+        return self.epochs is None or self.epochs.may_admit(number)
+
     def _start(self, operation: Operation) -> None:
+        if self.epochs is not None:
+            operation.planned = self.epochs.admit(operation.number, operation.planned)
         machine = operation.machine = CollectiveMachine(operation.planned.waits)
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
@@ -271,16 +286,17 @@ class Coordinator(Actor):
         self.failing.ended(operation)
         operation.finish()
         operation.work.finish(None)
-        self._start_waiting()
+        self.start_waiting()
         self.tell_if_idle()
 
-    def _start_waiting(self) -> None:
+    def start_waiting(self) -> None:
+        """There may be room for operations that wait, or a promise that held them is over."""
         # What is started may end at once and bring us here again: thousands may wait, so only the first call goes on.
         if self._is_starting:
             return
         self._is_starting = True
         try:
-            while self.waiting and len(self.running) < self.shared.settings.running_max:
+            while self.waiting and self._may_start(self.waiting[0].number):
                 self._start(self.waiting.popleft())
         finally:
             self._is_starting = False

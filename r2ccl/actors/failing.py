@@ -91,6 +91,8 @@ class Failing:
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
         self.on_left: list[Callable[[], None]] = []
+        #: Called with a member that closed, and below which number it has completed all operations.
+        self.on_goodbye: Callable[[int, int], None] = lambda _peer, _completed: None
         #: Peers that closed: they start nothing new.
         self.left: dict[int, int] = {}
         #: Of those, peers from whom nothing more can come.
@@ -130,10 +132,15 @@ class Failing:
         """Announce what takes long; log who is missing."""
         self._watching = False
         running = self._coordinator.running
-        if not running or not self._coordinator.is_running:
+        if not self._coordinator.is_running or not (running or self._coordinator.waiting):
             return
+        if running:
+            self._look_at(running[min(running)])
+        self._watching = True
+        self._timers.after(self._shared.settings.roll_call_s, self._look_round)
+
+    def _look_at(self, oldest: Operation) -> None:
         now = self._shared.clock.now()
-        oldest = running[min(running)]
         age_s = now - oldest.called_at_s - (self._own_stall_s() - oldest.stalled_s)
         if age_s >= self._shared.settings.roll_call_s and now - oldest.announced_at_s >= ROLL_CALL_REPEAT_S:
             oldest.announced_at_s = now
@@ -142,8 +149,6 @@ class Failing:
         if age_s >= self._shared.settings.laggard_log_s and not oldest.laggards_logged:
             oldest.laggards_logged = True
             self._log_laggards(oldest, age_s)
-        self._watching = True
-        self._timers.after(self._shared.settings.roll_call_s, self._look_round)
 
     def _log_laggards(self, operation: Operation, age_s: float) -> None:
         presence = self._presence(operation)
@@ -208,6 +213,7 @@ class Failing:
         if goodbye.peer not in self._coordinator.peers:
             return
         self.left[goodbye.peer] = goodbye.completed
+        self.on_goodbye(goodbye.peer, goodbye.completed)
         self._untold.discard(goodbye.peer)
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:

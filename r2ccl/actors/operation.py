@@ -64,6 +64,10 @@ class Planned:
     #: Sources that send more than fits an eager copy, and must hear that we have entered.
     bulky_sources: tuple[int, ...]
     reason: str
+    #: Of the picture that it was planned from.
+    epoch: int = 0
+    #: What was called, to plan it anew from a later picture; None: a message, which depends on none.
+    asked: Any = None
     #: Of a message: its tag.
     step: int = 0
 

@@ -108,7 +108,7 @@ class Plans:
         planned = self._planned(call, prepare(program, max(1, chunk_bytes // item)), where, None, "message")
         # A receiver that waits for any source must hear of what waits for its memory.
         hears = (peer,) if count * item > self._picture.eager_bytes else ()
-        return dataclasses.replace(planned, step=tag, bulky_sources=hears)
+        return dataclasses.replace(planned, step=tag, bulky_sources=hears, asked=None)
 
     def _planned(self, call: Call, waits: Waits, where: MemoryPlan, reduce: Reducer | None, reason: str) -> Planned:
         program, item = waits.program, call.dtype.itemsize
@@ -150,6 +150,8 @@ class Plans:
             targets=tuple(sorted({send.target for send in program.sends})),
             bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > eager_bytes),
             reason=reason,
+            epoch=self._picture.epoch,
+            asked=call,
         )
 
     def _among_members(self, program: Program) -> Program:

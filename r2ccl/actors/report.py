@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
+from r2ccl.actors.epochs import Epochs
 from r2ccl.actors.links import Link, Port
 from r2ccl.protocol.lanes import Lane
 from r2ccl.telemetry.counters import no_traffic, retransmit_ratio
@@ -26,14 +27,17 @@ class Numbering(Protocol):
     next_operation: int
 
     @property
+    def epoch(self) -> int: ...
+
+    @property
     def running(self) -> Mapping[int, Any]: ...
 
     @property
     def waiting(self) -> Sized: ...
 
 
-def moment(epoch: int, numberings: Mapping[int, Numbering]) -> dict[str, object]:
-    """When in the life of the job something happened: the epoch, and the operation that runs.
+def moment(numberings: Mapping[int, Numbering]) -> dict[str, object]:
+    """When in the life of the job something happened: the operation that runs, and its communicator's newest epoch.
 
     Of several that run it is the one that started first, because it is what other ranks wait for; if none runs, the
     last one called. The communicator is named where there are several.
@@ -44,10 +48,10 @@ def moment(epoch: int, numberings: Mapping[int, Numbering]) -> dict[str, object]
     else:
         called = [(id_, of.next_operation - 1) for id_, of in numberings.items() if of.next_operation]
         if not called:
-            return {"epoch": epoch, "op": "none"}
+            return {"epoch": max((of.epoch for of in numberings.values()), default=0), "op": "none"}
         communicator, operation = called[0]
     where = {"communicator": f"{communicator:x}"} if len(numberings) > 1 else {}
-    return {"epoch": epoch, "op": operation, **where}
+    return {"epoch": numberings[communicator].epoch, "op": operation, **where}
 
 
 def start_table(runtime: Runtime, left_out: Iterable[tuple[str, str]]) -> str:
@@ -85,14 +89,15 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def stats(runtime: Runtime, numbering: Numbering, rank: int, size: int, epoch: int) -> dict[str, Any]:
+def stats(runtime: Runtime, numbering: Numbering, rank: int, size: int, epochs: Epochs) -> dict[str, Any]:
     """See ``Communicator.stats``, where each key is explained."""
     operations = {
         "called": numbering.next_operation,
         "running": len(numbering.running),
         "waiting": len(numbering.waiting),
     }
-    return {"rank": rank, "size": size, "epoch": epoch, "operations": operations, **_network(runtime)}
+    agreed = {"epoch": epochs.newest.epoch, "agreement": epochs.waiting}
+    return {"rank": rank, "size": size, **agreed, "operations": operations, **_network(runtime)}
 
 
 def _network(runtime: Runtime) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from r2ccl.actors.messages import (
     PeerAnswered,
     PeerGone,
 )
+from r2ccl.actors.nic_reports import NicReports
 from r2ccl.actors.partings import Partings
 from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
@@ -93,12 +94,13 @@ class Runtime:
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
         self._partings = Partings(shared, self.ports, self.courier, self.communicators.peer_gone, self._wake_watchers)
+        self._nic_reports = NicReports(shared, self.ports, self.courier, self.communicators.report)
         self._add_children()
 
     def _add_children(self) -> None:
         shared, settings = self.shared, self.shared.settings
         picture = first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes)
-        shared.events.moment = functools.partial(moment, picture.epoch, self.coordinators)
+        shared.events.moment = functools.partial(moment, self.coordinators)
         chunk_bytes = largest_chunk_bytes(picture)
         for index, nic in enumerate(shared.members[shared.rank].carrying):
             name = f"transport-{index}"
@@ -139,6 +141,7 @@ class Runtime:
 
     def _busy(self) -> None:
         self.health.look_closely()
+        self._nic_reports.look_closely()
 
     # Beginning.
 
@@ -204,6 +207,8 @@ class Runtime:
             self.health.tell(NoticeHeard(peer, read_notice(fields)))
         elif kind == Kind.BALLOT:
             self.communicators.ballot_heard(peer, read_shrunk(fields))
+        elif kind == Kind.AGREEMENT and fields and type(fields[0]) is int:
+            self.communicators.agreement_heard(peer, fields[0], fields[1:])
         elif all(type(field) is int for field in fields):
             self._numbers(peer, kind, fields)
         else:
@@ -257,6 +262,7 @@ class Runtime:
 
     def _paths_changed(self, peer: int) -> None:
         links_up = len(self.courier.links_up(peer))
+        self._nic_reports.look_closely()
         if not links_up:
             self._partings.paths_lost(peer)
         self.health.tell(PathsChanged(peer, links_up))

@@ -1,16 +1,18 @@
 """The picture of the network that all ranks agree on, and plan from. Data, versioned by its epoch.
 
 In epoch 0 it follows from what the ranks announced when they met: each knows the same book of addresses and the same
-planning settings, so each draws the same picture without a message.
+planning settings, so each draws the same picture without a message. A later one differs from it by what ranks report of
+their NICs since, and those reports are agreed on (:mod:`r2ccl.protocol.agreement`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r2ccl.config import KIB
-from r2ccl.topology import Member
+from r2ccl.topology import Member, Nic
 
 #: Where nothing was measured: about what a small message between two event loops costs over loopback TCP.
 DEFAULT_LATENCY_S = 30e-6
@@ -59,22 +61,26 @@ class Picture:
         return min(nic.bandwidth_bytes_s for nics in self.nics for nic in nics)
 
 
+def announced_bandwidth(nic: Nic) -> float:
+    """Bytes per second, as the NIC's owner announced it when the ranks met."""
+    return nic.speed_mbit_s * _BYTES_S_PER_MBIT_S if nic.speed_mbit_s else DEFAULT_BANDWIDTH_BYTES_S
+
+
 def first_picture(book: Sequence[Member], chunk_bytes: int, eager_bytes: int) -> Picture:
     """The picture of epoch 0, from what the members announced."""
-    return Picture(
-        0,
-        tuple(
-            tuple(
-                NicEstimate(
-                    nic.speed_mbit_s * _BYTES_S_PER_MBIT_S if nic.speed_mbit_s else DEFAULT_BANDWIDTH_BYTES_S,
-                )
-                for nic in member.carrying
-            )
-            for member in book
-        ),
-        chunk_bytes,
-        eager_bytes,
+    nics = tuple(tuple(NicEstimate(announced_bandwidth(nic)) for nic in member.carrying) for member in book)
+    return Picture(0, nics, chunk_bytes, eager_bytes)
+
+
+def later_picture(first: Picture, epoch: int, reported: Sequence[Sequence[float | None]]) -> Picture:
+    """The picture of a later epoch. ``reported``: by rank what each of its NICs carries, in bytes per second; None:
+    nothing. Of a rank whose NICs all carry nothing, or that says nothing of them, what it announced still counts: if it
+    were so nobody would plan anything."""
+    nics = tuple(
+        tuple(NicEstimate(carried) for carried in own if carried is not None) or announced
+        for announced, own in zip(first.nics, reported, strict=True)
     )
+    return dataclasses.replace(first, epoch=epoch, nics=nics)
 
 
 def even_picture(

@@ -165,6 +165,11 @@ class Agreement:
         """May it be planned now? If not, ``Released`` will say when to ask again."""
         return self._voter.may_admit(operation)
 
+    @property
+    def next_operation(self) -> int:
+        """All below it have been admitted."""
+        return self._voter.admitted
+
     def admitted(self, operation: int) -> None:
         """It was numbered and planned, from what ``agreed_for`` said in the same instant."""
         self._voter.admit(operation)

@@ -1,16 +1,18 @@
 """When a NIC's bandwidth has changed enough, and for long enough, that all ranks should plan anew.
 
-A plan is worth changing for a NIC at half its speed, not for one at 97 %. So bandwidths are told in steps of a quarter
+A plan is worth changing for a NIC at half its speed, not for one at 90 %. So bandwidths are told in steps of a quarter
 of an octave (19 %), and a NIC stays on its step until measurements are more than a band away from the middle of it:
 
     rounding to the nearest step                        0.50 steps
     noise of 5 % in the measurement that was rounded    0.30 (four times the binary logarithm of 0.95)
     noise of 5 % the other way in the present ones      0.30
 
-which is 1.1; the band is a little more. So noise of 5 % never leaves the step, wherever the true value lies between
-two. A step that was left is replaced by one that all measurements of the last second were within the band of: a ramp
-is told when it ends, a spike not at all. A NIC that is down is a step of its own; it says so once and then no more, so
-one word suffices, if nothing contradicts it for the second. Its lanes have long moved off it: that needs no agreement.
+which is 1.1, so noise of 5 % never leaves the band, wherever the true value lies between two steps. A step that was
+told is left only at twice that, a factor of 1.46: what a neighbour or a busy core takes from a NIC for a second is no
+reason for all ranks to plan anew, and what they would plan for three quarters of a bandwidth is what they have. A step
+that was left is replaced by one that all measurements of the last second were within the band of: a ramp is told when
+it ends, a spike not at all. A NIC that is down is a step of its own; it says so once and then no more, so one word
+suffices, if nothing contradicts it for the second. Its lanes have long moved off it: that needs no agreement.
 
 Considered and declined: a smoothed average. It follows a collapse slowly, and never stops creeping after."""
 
@@ -20,8 +22,9 @@ import math
 from collections.abc import Iterable
 
 STEPS_PER_OCTAVE = 4
-#: How far from the middle of a step a measurement may lie, in steps.
+#: How far from the middle of a step that is to be told a measurement may lie, in steps; and from one that was told.
 BAND_STEPS = 1.15
+LEAVE_STEPS = 2.2
 #: How long a new step must have held.
 HOLD_S = 1.0
 #: So many measurements make a bandwidth; of fewer in the second, one could be a freak.
@@ -56,11 +59,11 @@ def _place(bandwidth_bytes_s: float) -> float:
     return STEPS_PER_OCTAVE * math.log2(max(1.0, bandwidth_bytes_s))
 
 
-def _fits(step: int | None, bandwidth_bytes_s: float | None) -> bool:
+def _fits(step: int | None, bandwidth_bytes_s: float | None, within_steps: float) -> bool:
     if step is None or bandwidth_bytes_s is None:
         return step is None and bandwidth_bytes_s is None
     place = min(_place(bandwidth_bytes_s), float(STEP_MAX))
-    return abs(place - step) <= BAND_STEPS
+    return abs(place - step) <= within_steps
 
 
 class Steadiness:
@@ -83,10 +86,10 @@ class Steadiness:
 
     def measured(self, bandwidth_bytes_s: float | None, now: float) -> bool:
         """The NIC carries this much, or (None) is down. Has the step changed?"""
-        if _fits(self.step, bandwidth_bytes_s):
+        if _fits(self.step, bandwidth_bytes_s, LEAVE_STEPS):
             self._since_s = None
             return False
-        if self._since_s is None or not _fits(self._candidate, bandwidth_bytes_s):
+        if self._since_s is None or not _fits(self._candidate, bandwidth_bytes_s, BAND_STEPS):
             self._candidate = None if bandwidth_bytes_s is None else step_of(bandwidth_bytes_s)
             self._since_s = now
             self._measurements = 0

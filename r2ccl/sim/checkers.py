@@ -3,6 +3,7 @@
     Answers       every element on every rank is right; ranks agree to the bit; so do a repaired and an unharmed run;
                   messages of a channel are received in the order in which they are sent
     Deliveries    no chunk reaches an operation twice, and one that ended well has had every chunk
+    Epochs        an operation was planned from one picture on all ranks
     Memory        what waits for a call stays within peers x credit; when all is done, nothing is kept
     Openness      after the end no connection, task or timer is left
     Composure     no actor failed, nothing was logged as an error
@@ -16,6 +17,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -162,6 +164,7 @@ class Deliveries:
     def __init__(self, coordinator: Coordinator, history: History, complaints: Complaints) -> None:
         self._coordinator = coordinator
         self._rank = coordinator.shared.rank
+        self.communicator = coordinator.communicator
         self._name = f"{coordinator.communicator:016x}"
         self._history = history
         self._complaints = complaints
@@ -170,6 +173,8 @@ class Deliveries:
         self._passed: dict[tuple[int, int], int] = {}
         #: Operation -> chunks that passed.
         self._chunks: Counter[int] = Counter()
+        #: Operation that ended well -> the epoch that it was planned in.
+        self.epochs: dict[int, int] = {}
         self.total = 0
         coordinator.inbox.coordinator = self
         self._ended = coordinator.failing.ended
@@ -207,6 +212,7 @@ class Deliveries:
         came, due = self._chunks.pop(operation.number, 0), sum(operation.planned.waits.receive_chunks)
         if came != due:
             self._complaints.add(f"rank {self._rank} operation {operation.number} ended with {came} of {due} chunks")
+        self.epochs[operation.number] = operation.planned.epoch
         self._ended(operation)
 
     def _count(self, operation: Operation, receive: int, chunk: int) -> None:
@@ -231,6 +237,19 @@ def watch(runtime: Runtime, deliveries: list[Deliveries], history: History, comp
 
     runtime.communicators._coordinator = watched  # type: ignore[method-assign]
     deliveries += [Deliveries(coordinator, history, complaints) for coordinator in runtime.coordinators.values()]
+
+
+def unlike_epochs(deliveries: Iterable[Deliveries]) -> list[str]:
+    """Operations that were not planned in one epoch on all ranks."""
+    seen: dict[tuple[int, int], set[int]] = {}
+    for one in deliveries:
+        for operation, epoch in one.epochs.items():
+            seen.setdefault((one.communicator, operation), set()).add(epoch)
+    return [
+        f"communicator {communicator:x} operation {operation} ran in epochs {sorted(epochs)}"
+        for (communicator, operation), epochs in seen.items()
+        if len(epochs) > 1
+    ]
 
 
 class Memory:

@@ -31,6 +31,7 @@ from r2ccl.sim.checkers import (
     missing_links,
     open_ends,
     stranded_bytes,
+    unlike_epochs,
     watch,
 )
 from r2ccl.sim.faults import Promise
@@ -47,6 +48,9 @@ from r2ccl.transport.memory import MemoryDevice
 END_WITHIN_S = 20.0
 #: Links must be back this long after the last fault, beyond the longest quiet time.
 BACK_WITHIN_S = 6.0
+#: All ranks must agree on the picture of the network this long after all links are back: what is told must have held
+#: for a second, and who was cut off asks again after at most two.
+AGREED_WITHIN_S = 10.0
 #: After all operations ended, acknowledgements may take this long.
 SETTLE_WITHIN_S = 3.0
 #: From the moment that a peer is lost until everybody knows, beyond the grace time.
@@ -140,12 +144,15 @@ class Trial:
             if not self.scenario.promise.loses_a_peer:
                 await self._until_nothing(self._missing, self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S)
                 self.history.tell(-1, "all links are back")
+                await self._until_nothing(self._disagreed, AGREED_WITHIN_S)
             if not self.complaints.texts:
                 await self._phase(self._begin_healed, lost_s + END_WITHIN_S)
             if self.scenario.promise.loses_a_peer:
                 await self._until_nothing(self._ignorant, lost_s + KNOWN_WITHIN_S)
             if not self.complaints.texts:
                 await self._until_nothing(self._kept, SETTLE_WITHIN_S)
+            for text in unlike_epochs(self.deliveries):
+                self.complaints.add(text)
             self._failovers = sum(runtime.shared.counters.failovers for runtime in self.world.runtimes)
             await self._close()
             for number, (where, room) in enumerate(self._given_back):
@@ -338,6 +345,18 @@ class Trial:
     def _missing(self) -> list[str]:
         """All links of the plan must be up again, and every lane must have one."""
         return [text for runtime in self.world.runtimes for text in missing_links(runtime)]
+
+    def _disagreed(self) -> list[str]:
+        """All members of a communicator must be in one epoch, and none must wait for another."""
+        states: dict[int, set[tuple[int, bool]]] = {}
+        for (_, number), handle in self._handles.items():
+            if not handle._is_closed:
+                states.setdefault(number, set()).add((handle.epoch, handle._epochs.waiting is not None))
+        return [
+            f"communicator {number} does not agree: (epoch, is any waited for) of its ranks is {sorted(told)}"
+            for number, told in sorted(states.items())
+            if len(told) > 1 or any(waits for _, waits in told)
+        ]
 
     def _kept(self) -> list[str]:
         """Everything must be acknowledged, and nothing may be kept."""

@@ -28,23 +28,24 @@ class Numbers:
     next_operation: int = 0
     running: dict[int, Runs] = field(default_factory=dict)
     waiting: tuple[int, ...] = ()
+    epoch: int = 0
 
 
 def test_before_the_first_call_there_is_no_operation() -> None:
-    assert moment(0, {}) == moment(0, {5: Numbers()}) == {"epoch": 0, "op": "none"}
+    assert moment({}) == moment({5: Numbers()}) == {"epoch": 0, "op": "none"}
 
 
 def test_the_operation_is_the_one_that_started_first_of_those_that_run() -> None:
-    assert moment(7, {5: Numbers(414, {412: Runs(3), 413: Runs(4)})}) == {"epoch": 7, "op": 412}
+    assert moment({5: Numbers(414, {412: Runs(3), 413: Runs(4)}, epoch=7)}) == {"epoch": 7, "op": 412}
 
 
 def test_while_none_runs_it_is_the_last_one_called() -> None:
-    assert moment(7, {5: Numbers(413)}) == {"epoch": 7, "op": 412}
+    assert moment({5: Numbers(413, epoch=7)}) == {"epoch": 7, "op": 412}
 
 
 def test_where_there_are_several_communicators_the_one_meant_is_named() -> None:
-    several = {0xA: Numbers(9, {8: Runs(5)}), 0xB: Numbers(3, {2: Runs(4)})}
-    assert moment(1, several) == {"epoch": 1, "op": 2, "communicator": "b"}
+    several = {0xA: Numbers(9, {8: Runs(5)}), 0xB: Numbers(3, {2: Runs(4)}, epoch=1)}
+    assert moment(several) == {"epoch": 1, "op": 2, "communicator": "b"}
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def test_five_percent_of_noise_never_change_a_step(bandwidth: float, first: floa
         assert nic.due_s is None
 
 
-@given(bandwidths, st.floats(0.05, 0.7), noise)
-def test_a_third_less_that_holds_for_a_second_is_a_change(bandwidth: float, left: float, factor: float) -> None:
+@given(bandwidths, st.floats(0.05, 0.55), noise)
+def test_a_half_less_that_holds_for_a_second_is_a_change(bandwidth: float, left: float, factor: float) -> None:
     nic = Steadiness(step_of(bandwidth))
     changes = [nic.measured(bandwidth * left * factor, count / 4) for count in range(5)]
     assert changes == [False, False, False, False, True]

@@ -226,7 +226,9 @@ class StubCoordinator:
         pass
 
 
-OPERATION: Any = SimpleNamespace(number=4, planned=SimpleNamespace(waits=SimpleNamespace(receive_chunks=(2, 1))))
+OPERATION: Any = SimpleNamespace(
+    number=4, planned=SimpleNamespace(epoch=2, waits=SimpleNamespace(receive_chunks=(2, 1)))
+)
 
 
 def watched() -> tuple[Deliveries, StubCoordinator, Complaints]:

@@ -7,6 +7,18 @@ from typing import Any
 
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.links import Port
+from r2ccl.protocol.agreement_messages import (
+    Ballot,
+    Commit,
+    Inquire,
+    Message,
+    No,
+    Propose,
+    Report,
+    State,
+    read_message,
+)
+from r2ccl.protocol.steadiness import read_steps
 from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, unpack_body
 from r2ccl.sim.world import World
 from r2ccl.transport.interface import Connection
@@ -98,5 +110,35 @@ def describe(kind: Kind, body: list[Any], letters: Mapping[int, str]) -> str:
             return f"REPEAT operation {body[1]}, step {body[2]}, chunk {body[3]}"
         case Kind.FENCED:
             return f"FENCED {body}"
+        case Kind.AGREEMENT:
+            return f"AGREEMENT {describe_agreement(read_message(body[1:]))}"
         case _:
             return kind.name
+
+
+def describe_agreement(message: Message) -> str:
+    """What is said on the way to a new epoch, in words."""
+    match message:
+        case Report():
+            return f"report {message.version}: NICs are at steps {_steps(message.report)}"
+        case Inquire():
+            return f"inquire {_ballot(message.ballot)}"
+        case State():
+            return f"state for {_ballot(message.ballot)}: epoch {message.epoch}, {message.admitted} admitted"
+        case Propose():
+            agreed = message.agreed
+            return f"propose {_ballot(message.ballot)}: epoch {agreed.epoch} from operation {agreed.first_operation} on"
+        case No():
+            return f"no to {_ballot(message.ballot)}: {message.admitted} admitted"
+        case Commit():
+            return f"commit: epoch {message.agreed.epoch} from operation {message.agreed.first_operation} on"
+        case _:
+            return type(message).__name__.lower()
+
+
+def _ballot(ballot: Ballot) -> str:
+    return f"{ballot.number}.{ballot.rank}"
+
+
+def _steps(report: bytes) -> str:
+    return ", ".join("none" if step is None else str(step) for step in read_steps(report)) or "as announced"
