@@ -85,8 +85,9 @@ class Communicators:
         epochs = coordinator.epochs = Epochs(
             coordinator.communicator, members, self._shared, self._courier, coordinator.start_waiting
         )
-        coordinator.failing.on_failed.append(lambda error, abort: epochs.end())
-        coordinator.failing.on_goodbye = epochs.gone
+        # What failed may have earlier operations to end, held by a promise as others are: only a close ends it.
+        coordinator.failing.on_failed.append(lambda error, abort: epochs.end() if abort is None else None)
+        coordinator.failing.on_over = epochs.gone
         if self.nic_report:
             epochs.report(self.nic_report)
         return epochs
@@ -95,7 +96,7 @@ class Communicators:
         """What this rank's NICs carry has changed."""
         self.nic_report = nic_report
         for coordinator in list(self.coordinators.values()):
-            if coordinator.epochs is not None:
+            if coordinator.epochs is not None and coordinator.failing.error is None:
                 coordinator.epochs.report(nic_report)
 
     def agreement_heard(self, peer: int, communicator: int, body: list[Any]) -> None:

@@ -97,12 +97,12 @@ class Epochs:
             self._perform(self._agreement.heard(peer, message, self._shared.clock.now()))
 
     def gone(self, peer: int, admitted: int) -> None:
-        """A member said goodbye, and is known to have started all operations below ``admitted``."""
+        """A member closed or is dead, and is known to have started all operations below ``admitted``."""
         if self._agreement is not None and not self._is_over:
             self._perform(self._agreement.gone(peer, admitted, self._shared.clock.now()))
 
     def end(self) -> None:
-        """The communicator failed or ended: nothing more is said."""
+        """The communicator ended: nothing more is said."""
         self._is_over = True
 
     def _timer(self, token: int) -> None:

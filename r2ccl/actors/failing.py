@@ -91,8 +91,8 @@ class Failing:
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
         self.on_left: list[Callable[[], None]] = []
-        #: Called with a member that closed, and below which number it has completed all operations.
-        self.on_goodbye: Callable[[int, int], None] = lambda _peer, _completed: None
+        #: Called with a member that closed or is dead, and below which number all operations are known to be started.
+        self.on_over: Callable[[int, int], None] = lambda _peer, _started: None
         #: Peers that closed: they start nothing new.
         self.left: dict[int, int] = {}
         #: Of those, peers from whom nothing more can come.
@@ -204,6 +204,9 @@ class Failing:
         if gone.peer not in self._coordinator.peers:
             return
         self._gone.add(gone.peer)
+        if gone.cause == "dead":
+            outbox = self._coordinator.courier.outboxes[gone.peer]
+            self.on_over(gone.peer, outbox.entered_by_peer(self._coordinator.communicator))
         self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
         self._untold.discard(gone.peer)
         self._heard_leaving()
@@ -213,7 +216,7 @@ class Failing:
         if goodbye.peer not in self._coordinator.peers:
             return
         self.left[goodbye.peer] = goodbye.completed
-        self.on_goodbye(goodbye.peer, goodbye.completed)
+        self.on_over(goodbye.peer, goodbye.completed)
         self._untold.discard(goodbye.peer)
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:
