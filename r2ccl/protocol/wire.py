@@ -64,6 +64,8 @@ class Kind(enum.IntEnum):
     REPEAT = 11
     FENCED = 12
     BALLOT = 13
+    REACH = 14
+    REACHED = 15
 
 
 #: Versions of the wire do not mix (the handshake refuses that), so a kind that we do not know is no newer one.
