@@ -19,7 +19,7 @@ from r2ccl.actors.messages import PeerGone
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
 from r2ccl.protocol import diagnosis
-from r2ccl.protocol.diagnosis import DiagnosisTimes, Knock, Scene
+from r2ccl.protocol.diagnosis import DiagnosisTimes, Knock, OtherRail, Scene
 from r2ccl.protocol.diagnosis_messages import Allowance, Reach, Reached, read_reach, read_reached
 from r2ccl.protocol.incidents import For, IncidentBook, LostLink, Tell
 from r2ccl.protocol.verdict import Said, Third
@@ -110,9 +110,14 @@ class Diagnosing:
         _, down = self._announced.get(link.peer, (0, frozenset()))
         nics = len(self._shared.members[link.peer].nics)
         rails = [(theirs % len(self._ports), theirs) for theirs in range(nics) if theirs != link.remote_nic]
-        others = [(ours, theirs) for ours, theirs in rails if self._ports[ours].is_up]
+        thirds = self._thirds(link)
+        others = [self._other_rail(*rail, thirds) for rail in rails if self._ports[rail[0]].is_up]
         own_nic_up = self._ports[link.local_nic].is_up
-        return Scene(own_nic_up, link.remote_nic not in down, tuple(others[:OTHERS_MAX]), self._thirds(link))
+        return Scene(own_nic_up, link.remote_nic not in down, tuple(others[:OTHERS_MAX]), thirds)
+
+    def _other_rail(self, ours: int, theirs: int, thirds: tuple[Third, ...]) -> OtherRail:
+        third = Third(thirds[0].rank, self._nic_on_rail(ours, thirds[0].rank)) if thirds else None
+        return OtherRail(ours, theirs, third)
 
     def _thirds(self, link: LinkId) -> tuple[Third, ...]:
         """Whom to ask: rather ranks with a direct link in service on this rail, rather on other nodes, and then the

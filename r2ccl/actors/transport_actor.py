@@ -126,7 +126,7 @@ class TransportActor(Actor):
                 link=str(old.id) if old is not None else "none", survivors=",".join(survivors) or "none",
             )  # fmt: skip
             self._courier.pump(lane.peer)
-            if taken:
+            if any(other.is_up for other in taken):
                 self._courier.on_repaired(lane.peer)
         self._courier.resync(lane.peer)
 

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from r2ccl.ids import LinkId
-from r2ccl.protocol.verdict import Evidence, Finding, Said, Third, ThirdPoint, judge
+from r2ccl.protocol.verdict import Evidence, Finding, OtherNic, Said, Third, ThirdPoint, judge
 
 #: A timer that fires this much late says that we were away ourselves (decision 17): answers may lie unread.
 LATE_S = 0.05
@@ -144,13 +144,22 @@ class DiagnosisTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRail:
+    """Another way to the peer."""
+
+    local_nic: int
+    remote_nic: int
+    #: Who tells whether our NIC there works; None with two ranks.
+    third: Third | None
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """What is known when a link is lost, and whom one may turn to."""
 
     own_nic_up: bool
     their_nic_up: bool
-    #: (our NIC, their NIC) of other links to the peer.
-    others: tuple[tuple[int, int], ...] = ()
+    others: tuple[OtherRail, ...] = ()
     thirds: tuple[Third, ...] = ()
 
 
@@ -175,7 +184,13 @@ class Diagnosis:
         self._is_back = self._has_died = False
         self._thirds = scene.thirds
         self._direct = Knock(link.local_nic, link.peer, link.remote_nic)
-        self._at_others = [Knock(ours, link.peer, theirs) for ours, theirs in scene.others]
+        self._at_others = [
+            (
+                Knock(rail.local_nic, link.peer, rail.remote_nic),
+                None if rail.third is None else Knock(rail.local_nic, rail.third.rank, rail.third.nic),
+            )
+            for rail in scene.others
+        ]
         self._at_thirds = [Knock(link.local_nic, third.rank, third.nic) for third in scene.thirds]
         #: What knocks and thirds said. All and only answers that came.
         self._knocks: dict[Knock, Said] = {}
@@ -225,7 +240,7 @@ class Diagnosis:
             self._is_back,
             self._has_died,
             self._said(self._direct),
-            tuple((knock.remote_nic, self._said(knock)) for knock in self._at_others),
+            tuple(OtherNic(knock.remote_nic, self._said(knock), self._said(by)) for knock, by in self._at_others),
             tuple(self._point(third, knock) for third, knock in zip(self._thirds, self._at_thirds, strict=True)),
         )
 
@@ -233,8 +248,14 @@ class Diagnosis:
         told = self._told.get(third.rank, ThirdAnswered(third.rank, Said.UNKNOWN, Said.UNKNOWN))
         return ThirdPoint(third, self._said(knock), told.theirs, told.ours)
 
-    def _said(self, knock: Knock) -> Said:
-        return self._knocks.get(knock, Said.UNKNOWN)
+    def _said(self, knock: Knock | None) -> Said:
+        return Said.UNKNOWN if knock is None else self._knocks.get(knock, Said.UNKNOWN)
+
+    @property
+    def _all_knocks(self) -> list[Knock]:
+        others = [knock for pair in self._at_others for knock in pair if knock is not None]
+        # A NIC of ours that serves two of their others, or both this link and another, knocks at a third once.
+        return list(dict.fromkeys([self._direct, *others, *self._at_thirds]))
 
     @property
     def _is_clear(self) -> bool:
@@ -245,8 +266,7 @@ class Diagnosis:
     def _conclude_if_ready(self) -> list[Effect]:
         if self._stage is not _Stage.CONCLUDE:
             return []
-        knocks = [self._direct, *self._at_others, *self._at_thirds]
-        all_said = len(self._told) == len(self._thirds) and all(knock in self._knocks for knock in knocks)
+        all_said = len(self._told) == len(self._thirds) and all(knock in self._knocks for knock in self._all_knocks)
         return self._conclude() if self._is_clear or all_said else []
 
     def _conclude(self) -> list[Effect]:
@@ -263,7 +283,7 @@ class Diagnosis:
         match self._stage:
             case _Stage.KNOCK:
                 self._stage = _Stage.ASK
-                knocks = [] if self._is_clear else [self._direct, *self._at_others, *self._at_thirds]
+                knocks = [] if self._is_clear else self._all_knocks
                 return [*knocks, self._arm_at(self._times.ask_s, now)]
             case _Stage.ASK:
                 self._stage = _Stage.SETTLE

@@ -73,7 +73,11 @@ def evidence_words(link: LinkId, seen: Evidence) -> list[str]:
     if seen.direct is not Said.UNKNOWN:
         answer = "its kernel refuses" if seen.direct is Said.REFUSED else _YES_OR_NO[seen.direct]
         told.append(f"we reach {_theirs(link)}: {answer}")
-    told += [f"we reach rank {link.peer} nic{nic}: {_YES_OR_NO[said]}" for nic, said in seen.others if _is_said(said)]
+    told += [
+        f"we reach rank {link.peer} nic{other.nic}: {_YES_OR_NO[other.said]}"
+        for other in seen.others
+        if _is_said(other.said)
+    ]
     if seen.own_nic_up and seen.their_nic_up and not seen.has_died and not seen.direct.is_sign:
         for point in seen.thirds:
             told += _third_words(link, point)

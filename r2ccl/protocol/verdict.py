@@ -23,7 +23,9 @@ How evidence is gathered is ``protocol.diagnosis``'s business; here is what it m
 
 *Reached* is what any third, or any of our knocks at one, says; *silent* is what is said only by a third that proves
 itself to work: one that does not reach them must reach us, and one that does not reach us must reach them. A silent
-knock of ours that could not be tried (``UNKNOWN``) counts as silent: the link is out of service for a reason.
+knock of ours that could not be tried (``UNKNOWN``) counts as silent: the link is out of service for a reason. *Their
+other NICs* are silent if none answers, and from one of ours that knocks there in vain we reach a third rank; in the
+last rows, where nothing proves anything, if none answers.
 
 With two ranks there is no third: the last rows apply, unless an owner says what it knows.
 """
@@ -31,7 +33,6 @@ With two ranks there is no third: the last rows apply, unless an owner says what
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -97,6 +98,16 @@ class ThirdPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherNic:
+    """Another NIC of theirs, at which we knock from another of ours."""
+
+    nic: int
+    said: Said
+    #: Our knock at a third rank from the same NIC of ours, which may have died with the suspected one.
+    control: Said
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All that may bear on one link."""
 
@@ -107,14 +118,20 @@ class Evidence:
     has_died: bool
     #: Our knock at their NIC.
     direct: Said
-    #: Their other NICs -> our knocks at them, from other NICs of ours.
-    others: tuple[tuple[int, Said], ...]
+    #: What is known of their other NICs.
+    others: tuple[OtherNic, ...]
     thirds: tuple[ThirdPoint, ...]
 
     @property
-    def other_nics(self) -> Said:
-        """Of their other NICs together."""
-        return _together(said for _, said in self.others)
+    def node_is_silent(self) -> bool:
+        """None of their other NICs answers, and one of those that do not would have if it could."""
+        none_answers = not any(other.said.is_sign for other in self.others)
+        return none_answers and any(other.said is Said.SILENT and other.control.is_sign for other in self.others)
+
+    @property
+    def node_seems_silent(self) -> bool:
+        """As before, where nobody can say whether it would have."""
+        return bool(self.others) and all(other.said is Said.SILENT for other in self.others)
 
 
 def judge(seen: Evidence) -> Finding:
@@ -137,11 +154,10 @@ def judge(seen: Evidence) -> Finding:
 def _judge_by_thirds(seen: Evidence) -> Finding:
     works_here = any(point.ours.is_sign for point in seen.thirds)
     works_there = any(point.it_reaches_them.is_sign for point in seen.thirds)
-    elsewhere_silent = seen.other_nics is Said.SILENT
     if works_here and works_there:
         return Finding(Verdict.PATH)
     if works_here:
-        if elsewhere_silent:
+        if seen.node_is_silent:
             return Finding(Verdict.THEIR_NODE)
         if any(point.ours.is_sign and point.it_reaches_them is Said.SILENT for point in seen.thirds):
             return Finding(Verdict.THEIR_NIC)
@@ -150,13 +166,6 @@ def _judge_by_thirds(seen: Evidence) -> Finding:
         if any(point.it_reaches_them.is_sign and point.ours is Said.SILENT for point in seen.thirds):
             return Finding(Verdict.OUR_NIC)
         return Finding(Verdict.AMBIGUOUS, "the path between, or our NIC")
-    if elsewhere_silent:
+    if seen.node_seems_silent:
         return Finding(Verdict.AMBIGUOUS, "their node, or all that lies between")
     return Finding(Verdict.AMBIGUOUS, "either NIC, or the path between")
-
-
-def _together(all_said: Iterable[Said]) -> Said:
-    said = set(all_said)
-    if any(one.is_sign for one in said):
-        return Said.ANSWERED
-    return Said.SILENT if Said.SILENT in said else Said.UNKNOWN
