@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared
@@ -21,7 +22,7 @@ WAITING_MAX = 2 * AT_ONCE_MAX
 SECOND_AFTER = 1 / 3
 
 Heard = Callable[[Said], None]
-_MEANING = {
+_MEANING: Final = {
     Answer.ANSWERED: Said.ANSWERED,
     Answer.REFUSED: Said.REFUSED,
     Answer.SILENT: Said.SILENT,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from r2ccl.ids import LinkId
 from r2ccl.protocol.verdict import Evidence, Finding, Said, ThirdPoint, Verdict
 
 #: What a link's cause is when netlink took it out of service.
-CARRIER = "carrier"
-_YES_OR_NO = {Said.SILENT: "no", Said.ANSWERED: "yes", Said.REFUSED: "yes", Said.UNKNOWN: "not known"}
+CARRIER: Final = "carrier"
+_YES_OR_NO: Final = {Said.SILENT: "no", Said.ANSWERED: "yes", Said.REFUSED: "yes", Said.UNKNOWN: "not known"}
 
 
 def milliseconds(seconds: float | None) -> str:
