@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
+from r2ccl.actors.diagnosing import Diagnosing
 from r2ccl.actors.knocking import Knocker
 from r2ccl.errors import PeerLost
+from r2ccl.ids import LinkId
 from r2ccl.protocol.diagnosis import Knock
 from r2ccl.protocol.diagnosis_messages import ASKS_BURST
 from r2ccl.protocol.verdict import Said
 from r2ccl.protocol.wire import Kind, pack_control
 from r2ccl.sim.world import World
-from tests.simulated import simulate, together
+from tests.simulated import simulate
 
 #: From the first evidence to the verdict where nobody is asked, and where somebody has to be.
 KNOWN_BY_OWNER_S = 0.05
@@ -249,10 +252,67 @@ def test_a_dead_process_is_no_fault_of_the_network() -> None:
 def test_a_goodbye_is_no_incident() -> None:
     async def story(world: World) -> None:
         await traffic(world, 0.01)
-        await together(world, lambda comm: comm.close())
-        assert [incidents(world, rank) for rank in range(2)] == [[], []]
+        first = asyncio.ensure_future(world.communicators[1].close())
+        await asyncio.sleep(0.5)
+        second = asyncio.ensure_future(world.communicators[2].close())
+        await asyncio.sleep(0.5)
+        assert not world.runtimes[0].courier.links_up(1)
+        assert incidents(world, 0) == []
+        await asyncio.gather(first, second, world.communicators[0].close())
+        assert [incidents(world, rank) for rank in range(3)] == [[], [], []]
 
-    simulate(story)
+    simulate(story, ranks=3, close_timeout_s=0.3)
+
+
+def test_an_answer_counts_only_if_it_comes_from_who_was_asked() -> None:
+    """Rank 2 is stopped, so that its answer is late; rank 3 answers in its name."""
+
+    async def story(world: World) -> None:
+        await traffic(world, 0.01)
+        works = [comm.all_reduce(np.ones(ELEMENTS, np.float32)) for comm in world.communicators]
+        world.fabric.freeze(2)
+        world.fabric.silent_drop_link((0, 0), (1, 0))
+        for _ in range(1000):
+            await asyncio.sleep(0.001)
+            if incidents(world, 0):
+                break
+        await asyncio.sleep(0.02)
+        asked = dict(world.runtimes[0].diagnosing._asks)
+        assert [rank for rank, _ in asked.values()] == [2]
+        for number in asked:
+            world.runtimes[3].courier.tell(0, Kind.REACHED, [number, Said.SILENT, Said.ANSWERED])
+        await asyncio.sleep(1)
+        assert "rank 2 did not say in time" in incidents(world, 0)[0]["evidence"]
+        world.fabric.thaw(2)
+        await asyncio.gather(*works)
+
+    simulate(story, ranks=4)
+
+
+def test_rather_those_are_asked_that_have_a_link_on_the_rail_and_then_the_next_ones() -> None:
+    async def story(world: World) -> None:
+        await traffic(world, 0.01)
+        thirds = world.runtimes[4].diagnosing._thirds
+        link = LinkId(1, 0, 0)
+        assert [third.rank for third in thirds(link)] == [5, 0]
+        assert [third.rank for third in thirds(LinkId(5, 0, 0))] == [0, 1]
+        world.fabric.cut((5, 0))
+        await asyncio.sleep(0.01)
+        assert [third.rank for third in thirds(link)] == [0, 2]
+        for rank in (0, 2, 3):
+            world.fabric.cut((rank, 0))
+        await asyncio.sleep(0.01)
+        assert [third.rank for third in thirds(link)] == [5, 0]
+        assert [third.nic for third in thirds(LinkId(1, 1, 1))] == [1, 1]
+        shared, runtime = world.runtimes[4].shared, world.runtimes[4]
+        nodes = ["a", "b", "c", "d", "a", "b"]
+        members = tuple(
+            dataclasses.replace(member, node=node) for member, node in zip(shared.members, nodes, strict=True)
+        )
+        grouped = Diagnosing(dataclasses.replace(shared, members=members), runtime.ports, runtime.courier)
+        assert [third.rank for third in grouped._thirds(LinkId(1, 1, 1))] == [2, 3]
+
+    simulate(story, ranks=6)
 
 
 def test_operations_do_not_wait_for_a_verdict() -> None:

@@ -136,6 +136,17 @@ def test_two_faults_at_once_are_two_incidents_though_they_share_a_nic() -> None:
     assert [incident.links for incident in office.told] == [[LinkId(2, 0, 0)], [LinkId(3, 0, 0)]]
     assert [incident.carried for incident in office.told] == [True, False]
     assert [incident.repaired_s for incident in office.told] == [100.0, None]
+    assert [incident.down for incident in office.told] == [{LinkId(2, 0, 0)}, {LinkId(3, 0, 0)}]
+
+
+def test_of_two_faults_at_once_each_is_repaired_in_its_own_time() -> None:
+    office = Office(dead={(2, 0), (3, 0)})
+    office.lose(2)
+    office.lose(3)
+    office.run()
+    office.book.repaired(3, office.now)
+    assert [incident.repaired_s for incident in office.told] == [None, 101.0]
+    assert [incident.waiting for incident in office.told] == [{LinkId(2, 0, 0)}, set()]
 
 
 def test_faults_that_share_nothing_are_told_apart_from_the_start() -> None:

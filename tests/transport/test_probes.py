@@ -32,6 +32,29 @@ def test_a_tcp_listener_whose_process_never_looks_answers_a_knock() -> None:
     asyncio.run(main())
 
 
+def test_who_answers_no_packet_is_silent() -> None:
+    """A listener whose queue is full drops what comes, as a dead NIC would."""
+
+    async def main() -> None:
+        world = tcp_world()
+        one, other = world.side(0), world.side(1)
+        with (
+            socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+            socket.socket() as first,
+            socket.socket() as more,
+        ):
+            for crowd in (first, more):
+                crowd.setblocking(False)
+                crowd.connect_ex(full.getsockname())
+            heard: list[Answer] = []
+            knock_at(world, one, other, Endpoint("inet", *full.getsockname()), heard, 0.05)
+            await world.until(lambda: bool(heard))
+        assert heard == [Answer.SILENT]
+        world.close()
+
+    asyncio.run(main())
+
+
 def test_an_answer_that_came_while_we_were_away_is_no_silence() -> None:
     """As on a loop that runs its timers before it looks at its sockets: the timer's look finds the answer."""
 
