@@ -73,9 +73,8 @@ class TcpProbe:
             self._forget(self)
 
     def close_in_child(self) -> None:
-        """After a fork, in the child: without a reset, which would end the parent's knock."""
+        """After a fork, in the child. Nothing is reset: that takes the last close, and the parent has it open, too."""
         if self._sock is not None:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
             self._sock.close()
 
     def _look(self) -> None:
