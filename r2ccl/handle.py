@@ -189,6 +189,11 @@ class Handle:
           ``cause`` of being down, ``flaps`` (losses in a row), ``rtt_s``.
         - ``lanes``, by ``lane0->rank1`` ...: ``link``, ``bandwidth_bytes_s`` (``measured``, or the NIC's nominal one),
           ``round_trip_s`` (seconds from sent to acknowledged), ``window_bytes``, ``outstanding_bytes``.
+        - ``incidents``, the latest 64, newest last: what was lost together, and whose fault it was. ``number``;
+          ``cause`` of the first loss; ``links``, at most 16 of ``links_total``; ``nic`` and ``peer`` if all have the
+          same; ``first_evidence_s`` and ``started`` (out of service), by the clock of ``events``; from the first
+          evidence on ``repaired_after_s`` (the last lane has another link) and ``verdict_after_s``, None until then and
+          where no lane was on it; ``verdict`` and its ``evidence``, in words.
         - ``counters``: the raw counters as ``total``, ``nics``, ``peers`` and ``links`` (NIC and peer), ``failovers``,
           ``parked_bytes`` (arrived before their operation was called).
 

@@ -41,6 +41,8 @@ class Courier:
         self.unsettled = 0
         #: Called when ``unsettled`` leaves zero.
         self.on_busy: Callable[[], None] = lambda: None
+        #: Called when what was taken back from a lost link can go out on another: the peer.
+        self.on_repaired: Callable[[int], None] = lambda peer: None
         #: communicator -> its other members.
         self.peers: dict[int, tuple[int, ...]] = {}
         #: What to say again to a peer after a path change, one function per communicator.

@@ -122,6 +122,7 @@ def _network(runtime: Runtime) -> dict[str, Any]:
         "nics": {name: state | _traffic(counted["nics"].get(name)) for name, state in nics.items()},
         "peers": {name: state | _traffic(counted["peers"].get(name)) for name, state in peers.items()},
         "links": links,
+        "incidents": runtime.diagnosing.incidents(),
         "lanes": {f"lane{lane.index}->rank{lane.peer}": _lane(lane) for lane in lanes},
     }
 

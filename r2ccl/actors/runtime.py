@@ -20,6 +20,7 @@ from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.diagnosing import Diagnosing
 from r2ccl.actors.health_monitor import HealthMonitor
 from r2ccl.actors.links import Link, Port, record_down, record_up
 from r2ccl.actors.messages import (
@@ -85,6 +86,7 @@ class Runtime:
         self.courier = Courier(shared, self.ports)
         self.desk = ArrivalsDesk(shared, self.courier)
         self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
+        self.diagnosing = Diagnosing(shared, self.ports, self.courier)
         self.supervisor = Supervisor(shared.clock, self._give_up)
         self.communicators = Communicators(
             shared, self.courier, self.desk, self.supervisor, Registrar(devices), self._own_stall_s, self._surrender
@@ -204,7 +206,9 @@ class Runtime:
                 if abort.operation:
                     self.courier.tell(peer, Kind.ABORT, dataclasses.replace(abort, operation=0).body())
         elif kind == Kind.NOTICE:
-            self.health.tell(NoticeHeard(peer, read_notice(fields)))
+            notice = read_notice(fields)
+            self.diagnosing.notice_heard(peer, notice)
+            self.health.tell(NoticeHeard(peer, notice))
         elif kind == Kind.BALLOT:
             self.communicators.ballot_heard(peer, read_shrunk(fields))
         elif kind == Kind.AGREEMENT and fields and type(fields[0]) is int:
@@ -224,6 +228,10 @@ class Runtime:
             case Kind.FENCED, [*links] if len(links) % 3 == 0:
                 for ours, theirs, incident in zip(links[::3], links[1::3], links[2::3], strict=True):
                     self.courier.fenced(peer, ours, theirs, incident)
+            case Kind.REACH, _:
+                self.diagnosing.ask_heard(peer, fields)
+            case Kind.REACHED, _:
+                self.diagnosing.answer_heard(peer, fields)
             case Kind.GOODBYE, [communicator, completed, heard]:
                 self.courier.acknowledged(peer, Ack(communicator, completed, ()))
                 self._goodbye_heard(GoodbyeHeard(peer, communicator, completed), bool(heard))
@@ -234,6 +242,7 @@ class Runtime:
         """A link carries from now on: offer it to a lane; tell the peer what it may have missed."""
         peer = link.id.peer
         record_up(self.shared.events, link)
+        self.diagnosing.link_came_up(link.id)
         self._offer(link)
         self._paths_changed(peer)
         self.courier.resync(peer)
@@ -253,6 +262,7 @@ class Runtime:
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link carries no longer: its lane moves, the peer is told."""
         record_down(self.shared.events, link, cause)
+        self.diagnosing.link_went_down(link, cause)
         self._paths_changed(link.id.peer)
         if link.lane is not None:
             # Who binds the lane anew tells the peer, when the lane's chunks are back.
@@ -290,6 +300,7 @@ class Runtime:
 
     def nic_changed(self, nic: int, up: bool, cause: str) -> None:
         """The system says that one of our NICs lost or found its carrier."""
+        self.diagnosing.nic_changed(nic, up)
         self.health.tell(NicCameBack(nic, cause) if up else NicWentDown(nic, cause))
 
     def nic_moved(self, nic: int, host: str, interface_name: str, up: bool) -> None:
@@ -331,6 +342,7 @@ class Runtime:
     # The end.
 
     def _peer_gone(self, gone: PeerGone) -> None:
+        gone = self.diagnosing.explain(gone)
         self.courier.abandon(gone.peer)
         self._partings.lost(gone.peer)
         self.communicators.peer_gone(gone)

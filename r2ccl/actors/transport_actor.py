@@ -126,6 +126,8 @@ class TransportActor(Actor):
                 link=str(old.id) if old is not None else "none", survivors=",".join(survivors) or "none",
             )  # fmt: skip
             self._courier.pump(lane.peer)
+            if any(other.is_up for other in taken):
+                self._courier.on_repaired(lane.peer)
         self._courier.resync(lane.peer)
 
     def _link_offered(self, link: Link) -> None:
@@ -146,6 +148,7 @@ class TransportActor(Actor):
                 "lane_bound", lane=self.index, peer=lane.peer, change=change, cause=cause, link=str(link.id)
             )
         self._courier.pump(lane.peer)
+        self._courier.on_repaired(lane.peer)
 
 
 def add_lane(box: LaneBox, courier: Courier, lane: Lane) -> None:

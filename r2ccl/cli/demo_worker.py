@@ -25,6 +25,7 @@ from r2ccl.cli.demo_report import IN_FLIGHT
 from r2ccl.cli.demo_worker_options import Options
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator
+from r2ccl.telemetry.event_log import Event
 
 SAMPLE_S = 0.05
 #: More than arrive between two samples at ten times the demo's rate.
@@ -141,7 +142,7 @@ class Worker:
                 "arrivals": arrivals,
                 "completions": completions,
                 "wrong_elements": self._wrong_elements,
-                "events": [[event.time_s, event.name, str(event)] for event in events],
+                "events": [[event.time_s, event.name, in_words(event)] for event in events],
             }
         )
 
@@ -149,6 +150,11 @@ class Worker:
         line = json.dumps(what).encode() + b"\n"
         while line:
             line = line[os.write(self._report_descriptor, line) :]
+
+
+def in_words(event: Event) -> str:
+    """An event as the demo shows it: its line, and of an incident the report alone."""
+    return f"incident {event.fields['incident']}: {event.fields['report']}" if event.name == "incident" else str(event)
 
 
 async def work(options: Options) -> None:

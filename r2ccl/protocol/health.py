@@ -77,7 +77,7 @@ class OwnStall:
 class LinkHealth:
     """The judge of one link."""
 
-    __slots__ = ("_bulk_limit_s", "_bulk_since_s", "_in_flight_since_s", "_limit_s")
+    __slots__ = ("_bulk_limit_s", "_bulk_since_s", "_in_flight_since_s", "_limit_s", "silence_s")
 
     def __init__(self, silence_s: float, bulk_silence_s: float) -> None:
         self._limit_s = silence_s
@@ -85,11 +85,14 @@ class LinkHealth:
         #: Since when bytes have been in flight at every look; None: they were not at the last.
         self._in_flight_since_s: float | None = None
         self._bulk_since_s: float | None = None
+        #: How long it had been silent at the last look.
+        self.silence_s = 0.0
 
     def void(self) -> None:
         """Forget all evidence: we were away, or the connections are new."""
         self._in_flight_since_s = None
         self._bulk_since_s = None
+        self.silence_s = 0.0
 
     def judge(self, control: Sample, bulk: Sample, now: float) -> Health:
         """A look at both connections."""
@@ -100,7 +103,9 @@ class LinkHealth:
         if self._in_flight_since_s is None:
             self._in_flight_since_s = now
         silence_s = min(now - self._in_flight_since_s, _shortest_silence([control, bulk]))
+        self.silence_s = silence_s
         if silence_s >= self._limit_s or self._bulk_is_silent(bulk, now):
+            self.silence_s = max(silence_s, bulk.silence_s if bulk.in_flight_bytes else 0.0)
             return Health.RED
         return Health.YELLOW if silence_s >= self._limit_s / 2 else Health.GREEN
 

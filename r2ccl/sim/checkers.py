@@ -294,6 +294,8 @@ def kept(runtime: Runtime) -> list[str]:
         found.append(("parked operations", len(coordinator.inbox.parked)))
     for channels in runtime.communicators._channels:
         found.append(("receives that wait for a source", sum(map(len, channels._pending.values()))))
+    unconcluded = sum(incident["verdict"] is None for incident in runtime.diagnosing.incidents())
+    found.append(("incidents without a verdict", unconcluded))
     for port in runtime.ports:
         found.append(("registered regions", len(getattr(port.device, "_regions", ()))))
     return [f"rank {rank} keeps {amount} {what}" for what, amount in found if amount]

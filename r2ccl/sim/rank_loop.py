@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from r2ccl.transport.memory import Process
+from r2ccl.transport.memory_process import Process
 
 
 class RankLoop:

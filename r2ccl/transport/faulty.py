@@ -22,7 +22,8 @@ from r2ccl.protocol.wire import Header
 from r2ccl.topology import Endpoint
 from r2ccl.transport.fault_rules import PASS, Guard, Pass, Passage, Rule, Verdict
 from r2ccl.transport.faulty_connection import FaultyConnection
-from r2ccl.transport.interface import Connection, Device, Loss, Purpose, Receiver, Region
+from r2ccl.transport.faulty_probe import FaultyProbe
+from r2ccl.transport.interface import Answer, Connection, Device, Loss, Probe, Purpose, Receiver, Region
 
 #: Told the index of the NIC and whether it has a carrier now, as netlink would.
 CarrierCallback = Callable[[int, bool], None]
@@ -56,6 +57,8 @@ class FaultyDevice:
         self._wrapped: dict[Connection, FaultyConnection] = {}
         #: Dials that never reached the device below.
         self._unanswered: dict[FaultyConnection, None] = {}
+        #: All and only probes that have no answer yet.
+        self._probes: dict[FaultyProbe, None] = {}
 
     # Faults.
 
@@ -143,6 +146,17 @@ class FaultyDevice:
             self._wrapped[inner] = connection
         return connection
 
+    def reach(
+        self, peer: int, remote_nic: int, endpoint: Endpoint, wait_s: float, heard: Callable[[Answer], None]
+    ) -> Probe:
+        if self._receiver is None:
+            raise ValueError("a device must listen before it knocks: it has no receiver yet")
+        stand_in = FaultyConnection(self, self._receiver)
+        stand_in.name(peer, remote_nic, Purpose.PROBE)
+        probe = FaultyProbe(lambda: self.blocks(stand_in), heard, self._probes)
+        probe.begin(self._device, self.loop, (peer, remote_nic, endpoint), wait_s)
+        return probe
+
     def register(self, memory: memoryview) -> Region:
         return self._device.register(memory)
 
@@ -152,6 +166,8 @@ class FaultyDevice:
     def close(self) -> None:
         for connection in [*self._wrapped.values(), *self._unanswered]:
             connection.abort()
+        for probe in list(self._probes):
+            probe.abort()
         self._device.close()
 
     def forget(self, connection: FaultyConnection, inner: Connection | None) -> None:

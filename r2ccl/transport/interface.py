@@ -1,4 +1,4 @@
-"""Moving bytes, behind five nouns: Device, Region, Connection, Receiver, PathSample.
+"""Moving bytes, behind five nouns: Device, Region, Connection, Receiver, PathSample. (A sixth, Probe, moves none.)
 
 The interface is shaped by RDMA, the hardest case: memory is registered on a device up front, a receiver tells where a
 transfer may be written, writes are one-sided with an ordered notification, completions come in batches, and a lost
@@ -126,6 +126,23 @@ class Receiver(Protocol):
         """The connection ended without our asking; it was established before, or ``dial`` failed to."""
 
 
+class Answer(enum.Enum):
+    """What came of knocking at an endpoint. It is the far *kernel* that answers: whether its process computes, is
+    stopped or shakes hands does not matter."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"  #: the path and the kernel are there, and nobody listens
+    SILENT = "silent"  #: nothing came back in time, or there is no way there
+    UNTRIED = "untried"  #: we lacked what it takes, such as descriptors: it says nothing about anybody
+
+
+class Probe(Protocol):
+    """A knock that is on its way."""
+
+    def abort(self) -> None:
+        """Its answer is not wanted any more. May be called at any time, also twice, also after the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """Memory that a device may read and write until it is deregistered."""
@@ -158,13 +175,23 @@ class Device(Protocol):
         The result may be aborted at once. Never raises for what the network does.
         """
 
+    def reach(
+        self, peer: int, remote_nic: int, endpoint: Endpoint, wait_s: float, heard: Callable[[Answer], None]
+    ) -> Probe:
+        """Find out whether the kernel at ``endpoint`` answers a packet from this NIC, within ``wait_s``.
+
+        ``heard`` is called once, on a later turn of the loop, and not at all after ``abort`` or ``close``. It is no
+        event of the Receiver: a probe belongs to no link and leads to no connection. Never raises for what the network
+        does, and never says ``SILENT`` because we were away ourselves while the answer came.
+        """
+
     def register(self, memory: memoryview) -> Region: ...
 
     def deregister(self, region: Region) -> None:
         """Nobody reads or writes it any more. Does nothing on a closed device, which has let go of all regions."""
 
     def close(self) -> None:
-        """Stop listening and abort every connection."""
+        """Stop listening and abort every connection and probe."""
 
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every descriptor, without a word to peers or to the parent's loop."""

@@ -5,54 +5,31 @@ that are set from outside while traffic flows. It runs on any asyncio loop, in v
 repeats itself exactly: every choice is drawn from the function that it is given. The conformance suite runs on it and
 on the real transports alike, so what the simulator proves about the actors holds for sockets too.
 
-Files: ``memory_path`` is the network, ``memory_pipe`` the kernels (or adapters) at the ends of one direction,
-``memory_connection``, ``memory_frame`` and ``memory_reader`` the process's side. A connection is made here, without
-any cryptography.
+Files: ``memory_path`` is the network, ``memory_process`` a rank as its kernel sees it, ``memory_pipe`` the kernels (or
+adapters) at the ends of one direction, ``memory_probe`` a knock, ``memory_connection``, ``memory_frame`` and
+``memory_reader`` the process's side. A connection is made here, without any cryptography.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from r2ccl.protocol.wire import Header, Landing, unpack_header
 from r2ccl.topology import Endpoint, Nic
-from r2ccl.transport.interface import Connection, Loss, Purpose, Receiver, Region
+from r2ccl.transport.interface import Answer, Connection, Loss, Purpose, Receiver, Region
 from r2ccl.transport.memory_connection import MemoryConnection
 from r2ccl.transport.memory_frame import byte_view
 from r2ccl.transport.memory_path import Model, Path, Port, PortName
 from r2ccl.transport.memory_pipe import Pipe
+from r2ccl.transport.memory_probe import MemoryProbe
+from r2ccl.transport.memory_process import Process
 
 #: Told the index of the NIC, and whether it has a carrier now.
 CarrierWatcher = Callable[[int, bool], None]
 #: (sender's port, receiver's port, header) -> whether a bit of this payload flips on the way.
 CorruptionRule = Callable[[PortName, PortName, Header], bool]
-
-
-class Process:
-    """One rank's process, as its kernel sees it."""
-
-    def __init__(self) -> None:
-        self.alive = True
-        self.frozen = False
-        self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-
-    def run(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call now, or when the process runs again; never if it is dead."""
-        if self.frozen:
-            self._waiting.append((callback, arguments))
-        elif self.alive:
-            callback(*arguments)
-
-    def thaw(self) -> None:
-        self.frozen = False
-        while self._waiting and not self.frozen:
-            callback, arguments = self._waiting.popleft()
-            if self.alive:
-                callback(*arguments)
 
 
 class Fabric:
@@ -218,6 +195,17 @@ class Fabric:
         back = self.path((dialling.peer, dialling.remote_nic), device.port)
         self._carry(there, lambda: self._answer(device, dialling, endpoint, there, back))
 
+    def reach(self, source: PortName, target: PortName, endpoint: Endpoint, tell: Callable[[Answer], None]) -> None:
+        """A packet that the far kernel answers, whatever its process does."""
+        back = self.path(target, source)
+
+        def answer() -> None:
+            listener = self._listening.get(endpoint)
+            said = Answer.ANSWERED if listener is not None and listener.port == target else Answer.REFUSED
+            self._carry(back, lambda: tell(said))
+
+        self._carry(self.path(source, target), answer)
+
     def _answer(
         self, device: MemoryDevice, dialling: MemoryConnection, endpoint: Endpoint, there: Path, back: Path
     ) -> None:
@@ -288,6 +276,8 @@ class MemoryDevice:
         self._endpoint: Endpoint | None = None
         #: All and only connections that have not ended. Ordered, for determinism.
         self._connections: dict[MemoryConnection, None] = {}
+        #: All and only probes that have no answer yet.
+        self._probes: dict[MemoryProbe, None] = {}
         self._regions: dict[int, Region] = {}
         self._last_key = 0
 
@@ -334,6 +324,15 @@ class MemoryDevice:
         self.fabric.knock(self, connection, endpoint)
         return connection
 
+    def reach(
+        self, peer: int, remote_nic: int, endpoint: Endpoint, wait_s: float, heard: Callable[[Answer], None]
+    ) -> MemoryProbe:
+        probe = MemoryProbe(self.fabric.loop, self.process.run, heard, self._probes)
+        if self.process.alive:
+            probe.wait(wait_s)
+            self.fabric.reach(self.port, (peer, remote_nic), endpoint, probe.answered)
+        return probe
+
     def register(self, memory: memoryview) -> Region:
         """Keys are counted per device, so memory registered on all NICs of a rank in one order has one key."""
         self._last_key += 1
@@ -353,6 +352,8 @@ class MemoryDevice:
         self._receiver = None
         for connection in self.connections:
             connection.abort()
+        for probe in tuple(self._probes):
+            probe.abort()
         self._regions.clear()
 
     # For its connections and its fabric.
@@ -387,4 +388,6 @@ class MemoryDevice:
         self.fabric.forget(self)
         for connection in self.connections:
             connection.die()
+        for probe in tuple(self._probes):
+            probe.abort()
         self._regions.clear()

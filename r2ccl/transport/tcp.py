@@ -18,13 +18,15 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Identity, Listener, Purpose, Target
 from r2ccl.topology import Endpoint, Nic
-from r2ccl.transport.interface import Loss, Receiver, Region
+from r2ccl.transport.interface import Answer, Loss, Receiver, Region
 from r2ccl.transport.interface import Purpose as WirePurpose
 from r2ccl.transport.tcp_connection import TcpConnection, loss_of
+from r2ccl.transport.tcp_probe import TcpProbe
 
 #: Connections accepted and not yet authenticated, per device. A stranger who opens more is turned away.
 HALF_OPEN_MAX = 256
@@ -61,8 +63,8 @@ class TcpDevice:
         self._listener: socket.socket | None = None
         self._endpoint: Endpoint | None = None
         self._receiver: Receiver | None = None
-        #: All and only connections and handshakes that hold a socket.
-        self._open: set[TcpConnection | _Handshake] = set()
+        #: All and only connections, handshakes and probes that hold a socket.
+        self._open: set[TcpConnection | _Handshake | TcpProbe] = set()
         self._half_open = 0
         self._regions = 0
         #: Handshakes that failed, for counters.
@@ -128,6 +130,21 @@ class TcpDevice:
         handshake.connect(sock, (self.nic.endpoint.host, 0), (endpoint.host, endpoint.port))
         return connection
 
+    def reach(
+        self, peer: int, remote_nic: int, endpoint: Endpoint, wait_s: float, heard: Callable[[Answer], None]
+    ) -> TcpProbe:
+        """See :class:`~r2ccl.transport.interface.Device`. The kernel that answers is all that is asked for."""
+        del peer, remote_nic  # the endpoint says it all
+        probe = TcpProbe(self._loop, heard, self.forget)
+        try:
+            sock = self._socket()
+        except OSError as error:
+            probe.fail_soon(error)
+            return probe
+        self.remember(probe)
+        probe.connect(sock, (self.nic.endpoint.host, 0), (endpoint.host, endpoint.port), wait_s)
+        return probe
+
     def register(self, memory: memoryview) -> Region:
         """TCP needs no registration: any memory will do."""
         self._regions += 1
@@ -156,11 +173,11 @@ class TcpDevice:
         for user in self._open:
             user.close_in_child()
 
-    def forget(self, user: TcpConnection | _Handshake) -> None:
+    def forget(self, user: TcpConnection | _Handshake | TcpProbe) -> None:
         """The user's socket is closed."""
         self._open.discard(user)
 
-    def remember(self, user: TcpConnection | _Handshake) -> None:
+    def remember(self, user: TcpConnection | _Handshake | TcpProbe) -> None:
         """The user holds a socket from now on."""
         self._open.add(user)
 

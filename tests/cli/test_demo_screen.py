@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import MappingProxyType
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,8 @@ from r2ccl.cli import demo_screen
 from r2ccl.cli.demo_ranks import NicSample, Rank
 from r2ccl.cli.demo_report import RankRecord
 from r2ccl.cli.demo_screen import Screen
+from r2ccl.cli.demo_worker import in_words
+from r2ccl.telemetry.event_log import Event
 
 
 def rank_with(samples: dict[int, list[NicSample]]) -> Rank:
@@ -45,6 +48,14 @@ def test_the_digest_leaves_links_out_and_tells_of_lanes_that_fared_alike_once():
         (1.2, "rank 0: lane_dissolved lane=0 peer=1 (and 1 alike)"),
     ]
     assert demo_screen.digest(rank) == []
+
+
+def test_an_incident_is_shown_by_its_report_alone():
+    fields = MappingProxyType({"incident": 3, "verdict": "our NIC (nic0)", "report": "our nic0 lost its carrier"})
+    assert in_words(Event(7, 1.0, "incident", fields)) == "incident 3: our nic0 lost its carrier"
+    assert (
+        in_words(Event(8, 1.0, "nic", MappingProxyType({"nic": "nic0", "change": "UP->DOWN"}))) == "nic=nic0 UP->DOWN"
+    )
 
 
 def drawn(is_terminal: bool, cut: set[tuple[int, int]]) -> str:

@@ -22,7 +22,8 @@ from r2ccl.sim.truth import fold
 from r2ccl.sim.world import Shape, World
 from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Purpose
-from r2ccl.transport.memory import Fabric, Process
+from r2ccl.transport.memory import Fabric
+from r2ccl.transport.memory_process import Process
 
 
 class Now(Clock):

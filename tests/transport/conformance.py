@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.transport import laws_of_endings, laws_of_frames, laws_of_severed, laws_of_writes
+from tests.transport import laws_of_endings, laws_of_frames, laws_of_probes, laws_of_severed, laws_of_writes
 from tests.transport.harness import Check, Law
 
 
@@ -46,12 +46,19 @@ LAWS: Final = tuple(
         laws_of_endings.what_was_not_taken_over_counts_as_unsent,
         laws_of_endings.a_closed_device_ends_its_connections_and_refuses_new_ones,
         laws_of_endings.registered_memory_is_given_back_as_it_was,
+        laws_of_probes.a_kernel_answers_a_knock_once_and_no_receiver_hears_of_it,
+        laws_of_probes.where_nobody_listens_a_knock_is_refused,
+        laws_of_probes.an_aborted_knock_is_never_answered,
+        laws_of_probes.many_knocks_at_once_are_answered_each,
+        laws_of_probes.a_device_that_closes_hears_no_answer_any_more,
     )
     + _laws(
         laws_of_severed.a_dial_over_a_dead_path_ends_as_unreachable,
         laws_of_severed.a_dead_path_shows_as_bytes_in_flight_and_growing_silence,
         laws_of_severed.a_path_that_comes_back_in_time_has_lost_nothing,
         laws_of_severed.abort_gives_memory_back_on_a_dead_path_too,
+        laws_of_probes.on_a_dead_path_a_knock_ends_as_silence,
+        laws_of_probes.a_path_that_dies_under_a_knock_swallows_its_answer,
         severable=True,
     )
     + _laws(
