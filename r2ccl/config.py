@@ -109,6 +109,12 @@ class Settings:
     )
     quiet_max_s: float = setting(60.0, "R2CCL_QUIET_MAX", "s", "limit of that doubling: a link is never given up")
     stable_s: float = setting(10.0, "R2CCL_STABLE", "s", "after this long in service a link's flaps are forgotten")
+    backup_paths: int = setting(
+        2,
+        "R2CCL_BACKUP_PATHS",
+        "links",
+        "links across rails kept ready per peer, as far as there are routes: with two, the loss of any NIC leaves one",
+    )
     roll_call_s: float = setting(
         0.25, "R2CCL_ROLL_CALL", "s", "an unfinished operation is announced to all after this, then every second"
     )

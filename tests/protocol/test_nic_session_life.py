@@ -208,7 +208,7 @@ def test_on_a_nic_that_is_down_the_timer_goes_on_and_nothing_is_dialled() -> Non
     for _ in range(3):
         assert link.ring() == [ArmTimer(link.armed.token, TIMES.redial_s)]
     assert link.tell(LeftAlone()) == []
-    assert link.tell(Encouraged(usable=True)) == dialled(link)
+    assert link.tell(Encouraged(usable=True)) == dialled(link, TIMES.redial_s)
 
 
 def test_a_dial_of_which_a_connection_stands_is_not_begun_anew() -> None:
