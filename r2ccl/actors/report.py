@@ -57,7 +57,7 @@ def start_table(runtime: Runtime, left_out: Iterable[tuple[str, str]]) -> str:
     nics = [port.nic for port in runtime.ports]
     for port in runtime.ports:
         nic = port.nic
-        reached = sorted(link.id.peer for link in port.links.values() if link.is_up)
+        reached = sorted(link.id.peer for link in port.links.values() if link.is_up and link.is_rail)
         rows.append((
             f"nic{nic.index}", device_label(nic, nics), str(own_address(runtime, nic.index)),
             f"{nic.speed_mbit_s} Mbit/s" if nic.speed_mbit_s else "unknown", str(nic.mtu_bytes),

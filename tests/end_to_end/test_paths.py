@@ -30,7 +30,7 @@ def up(ranks: Ranks, rank: int, peer: int) -> set[str]:
 
 def longest_gap_s(ranks: Ranks, rank: int, since_s: float) -> float:
     """Between two completions, of which the later one was after the moment."""
-    done = ranks[rank].ask("completions")
+    done: list[float] = ranks[rank].ask("completions")
     return max(late - early for early, late in itertools.pairwise(done) if late > since_s)
 
 
@@ -136,3 +136,17 @@ def test_without_any_path_for_2_s_there_is_no_error(silently: bool, tmp_path: Pa
         stream.stop()
         assert ranks[0].ask("events", name="peer_gone") == []
         ranks.end_well()
+
+
+def test_without_any_path_for_the_grace_time_the_peer_is_unreachable_and_not_before(tmp_path: Path) -> None:
+    grace_s = 1.5
+    env = {"R2CCL_UNREACHABLE_AFTER": str(grace_s)}
+    with Lab(hosts=2, nics=2, rate_mbit_s=500) as lab, on_hosts(lab, tmp_path, env=env) as ranks:
+        ranks.connect()
+        streams = ranks.tell("stream", elements=ELEMENTS)
+        wait_until(lambda: min(progress["operations"] for progress in ranks.ask("progress")) > 3, "operations")
+        cut_s = min(lab.link_down(1, nic) for nic in (0, 1))
+        for rank, stream in enumerate(streams):
+            error = stream.error()
+            assert (error["kind"], error["ranks"], error["cause"]) == ("PeerLost", [1 - rank], "unreachable")
+            assert error["at_s"] - cut_s >= grace_s
