@@ -11,8 +11,11 @@ import pytest
 
 from r2ccl.actors.backups import PACE_S
 from r2ccl.actors.links import Link
+from r2ccl.actors.transport_actor import TransportActor
 from r2ccl.config import Settings
+from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.liveness import PeerState
+from r2ccl.protocol.nic_session import BULK, Dial
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
 from r2ccl.transport.interface import Loss, Purpose
@@ -126,6 +129,23 @@ def test_a_refusal_speaks_against_the_peer_only_where_a_link_has_stood(served: b
     simulate(story)
 
 
+def test_a_lane_whose_rail_did_not_come_takes_no_backup() -> None:
+    async def main() -> None:
+        world = World(Shape(ranks=2, nics=2))
+        world.fabric.silent_drop_link((0, 1), (1, 1))
+        await world.start()
+        await asyncio.sleep(1.0)
+        assert up(world, 0, 1) == {(0, 0), (0, 1), (1, 0)}
+        assert world.runtimes[0]._rails_up(1) == 1
+        assert bound(world, 0, 1) == bound(world, 1, 0) == {(0, 0)}
+        world.fabric.restore_link((0, 1), (1, 1))
+        await asyncio.sleep(3.0)
+        assert bound(world, 0, 1) == bound(world, 1, 0) == {(0, 0), (1, 1)}
+        await world.close()
+
+    run(main())
+
+
 def test_control_goes_by_rails_as_long_as_there_are_any() -> None:
     async def story(world: World) -> None:
         await asyncio.sleep(3 * PACE_S)
@@ -165,7 +185,24 @@ def test_without_any_rail_left_operations_go_on_across_rails_also_if_no_backup_w
     simulate(story, backup_paths=backup_paths)
 
 
-def test_a_lane_goes_back_to_its_rail_in_the_middle_of_an_operation_and_nothing_is_sent_twice() -> None:
+def sent_on_nic_0(world: World) -> int:
+    return int(world.runtimes[0].shared.counters.snapshot()["nics"]["nic0"]["sent_chunks"])
+
+
+def test_a_lane_goes_back_to_its_rail_in_the_middle_of_an_operation_and_nothing_is_sent_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    #: What each lane that went back had on its way.
+    left: list[int] = []
+    bind = TransportActor._bind
+
+    def watched(actor: TransportActor, lane: Lane, link: Link, change: str, cause: str) -> None:
+        if change.startswith("BACKUP"):
+            left.append(len(lane.outstanding))
+        bind(actor, lane, link, change, cause)
+
+    monkeypatch.setattr(TransportActor, "_bind", watched)
+
     async def story(world: World) -> None:
         await asyncio.sleep(3 * PACE_S)
         world.fabric.cut((0, 0))
@@ -178,9 +215,28 @@ def test_a_lane_goes_back_to_its_rail_in_the_middle_of_an_operation_and_nothing_
         while bound(world, 0, 1) != {(0, 0), (1, 1)}:
             assert not works[0].done(), "make the operation longer"
             await asyncio.sleep(0.001)
+        sent_before = sent_on_nic_0(world)
         await asyncio.gather(*works)
         assert all((one == 3).all() for one in x)
         for runtime in world.runtimes:
             assert runtime.shared.counters.snapshot()["total"]["resent_chunks"] == 0
+        assert sent_on_nic_0(world) > sent_before
+        assert len(left) == 2
+        assert not any(left)
 
     simulate(story, backup_paths=2, quiet_s=0.01)
+
+
+def test_a_fresh_socket_for_one_connection_replaces_its_dial_and_leaves_the_other_alone() -> None:
+    async def story(world: World) -> None:
+        port = world.runtimes[0].ports[0]
+        link = port.link(1, 1)
+        port._perform(link, Dial())
+        control, bulk = link.dials
+        port._perform(link, Dial(frozenset((BULK,))))
+        assert link.dials[0] is control
+        assert [dial.purpose for dial in link.dials] == [Purpose.CONTROL, Purpose.BULK]
+        assert bulk not in link.dials
+        assert bulk not in world.fabric._devices[0].connections
+
+    simulate(story)

@@ -247,6 +247,19 @@ def test_who_does_not_dial_does_not_begin_to_when_a_timer_of_its_probation_fires
     assert link.state is DOWN
 
 
+def test_a_link_that_is_left_alone_is_dialled_without_a_pause_until_it_is_up_and_then_as_any_other() -> None:
+    link = link_in(DOWN, dialler=True)
+    assert link.tell(LeftAlone()) == dialled(link, TIMES.redial_s)
+    for doubled in (2, 4, 1):
+        assert link.ring() == [AbortConnections(), *dialled(link, doubled * TIMES.redial_s)]
+    link.connect(alone=True)
+    link.tell(Echoed())
+    assert link.state is UP
+    link.tell(Withdrawn("silence"))
+    assert link.ring() == dialled(link)
+    assert link.ring() == lost(link, "dial timed out")
+
+
 def test_timers_of_the_past_are_ignored() -> None:
     link = link_in(UP, dialler=True)
     tokens = []

@@ -58,3 +58,8 @@ def test_lanes_over_one_nic_count_as_one_nic() -> None:
     assert backups(["a", "a"], ["b", "c"], 2, we_are_first=True) == []
     spread = backups(["a", "b", "a", "b"], ["c", "d", "c", "d"], 2, we_are_first=True)
     assert [(local % 2, remote % 2) for local, remote in spread] == [(0, 1), (1, 0)]
+
+
+def test_the_peers_nics_are_spread_over_too() -> None:
+    four = backups(hosts(1, 3), hosts(2, 4), 4, we_are_first=True)
+    assert {remote for _, remote in four} == {0, 1, 2, 3}
