@@ -34,6 +34,7 @@ from r2ccl.topology import Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.link_events import AddressEvent, LinkEvent, LinkWatcher, link_events_available
 from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
+from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
 from r2ccl.transport.node_identity import node_id
 from r2ccl.transport.tcp import Admission, TcpDevice
@@ -169,6 +170,7 @@ async def _connect(
     found = selection.nics
     if settings.nic_speed_mbit_s:
         found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
+    found = with_lanes(found, settings.lanes_per_nic)
     meeting = _meeting(placement, settings)
     refuse_open_listeners(placement, settings, found, meeting.secret)
     incarnations: dict[int, int] = {}

@@ -25,6 +25,8 @@ MIB = 1 << 20
 #: Smaller chunks are all overhead; larger ones are refused by the wire.
 CHUNK_BYTES_LEAST = 64
 CHUNK_BYTES_MOST = 4 * MIB
+#: A network that has more ways than this is found whole by a few of them.
+LANES_PER_NIC_MOST = 16
 #: What R2CCL_DEBUG may be, and the level of Python's logging that it means.
 LOG_LEVELS: Final = {"WARN": 30, "INFO": 20, "TRACE": 10}
 #: Names the file of settings; no setting itself, for a file cannot say where it is.
@@ -50,6 +52,13 @@ class Settings:
     spare_nics: str = setting("", "R2CCL_SPARE_NICS", "", "names of NICs that carry nothing until another is lost")
     nic_speed_mbit_s: int = setting(
         0, "R2CCL_NIC_SPEED", "Mbit/s", "speed of each NIC where the system says none or a wrong one; 0: ask the system"
+    )
+    lanes_per_nic: int = setting(
+        0,
+        "R2CCL_LANES_PER_NIC",
+        "lanes",
+        "over one NIC, each with ports of its own, so that a network with several ways spreads them; "
+        "0: 2 for a host's only NIC, else 1",
     )
     node_id: str = setting("", "R2CCL_NODE_ID", "", "overrides what is recognised as one node")
     job: str = setting(
@@ -109,6 +118,12 @@ class Settings:
     )
     quiet_max_s: float = setting(60.0, "R2CCL_QUIET_MAX", "s", "limit of that doubling: a link is never given up")
     stable_s: float = setting(10.0, "R2CCL_STABLE", "s", "after this long in service a link's flaps are forgotten")
+    backup_paths: int = setting(
+        2,
+        "R2CCL_BACKUP_PATHS",
+        "links",
+        "links across rails kept ready per peer, as far as there are routes: with two, the loss of any NIC leaves one",
+    )
     roll_call_s: float = setting(
         0.25, "R2CCL_ROLL_CALL", "s", "an unfinished operation is announced to all after this, then every second"
     )
@@ -126,6 +141,8 @@ class Settings:
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and not value >= 0:  # of NaN, too
                 raise ConfigurationError(f"{field.metadata['variable']}={value} must not be negative")
+        if self.lanes_per_nic > LANES_PER_NIC_MOST:
+            raise ConfigurationError(f"R2CCL_LANES_PER_NIC={self.lanes_per_nic} must be at most {LANES_PER_NIC_MOST}")
         if not CHUNK_BYTES_LEAST <= self.chunk_bytes <= CHUNK_BYTES_MOST:
             limits = f"from {CHUNK_BYTES_LEAST} to {CHUNK_BYTES_MOST}"
             raise ConfigurationError(f"R2CCL_CHUNK_BYTES={self.chunk_bytes} must be {limits}")

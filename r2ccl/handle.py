@@ -175,8 +175,8 @@ class Handle:
           ``missing`` (told where they are awaited, at the lowest rank), and from which operation on calls are
           ``held_from`` until it is known (None: none is).
         - ``ccl_retransmit_ratio``: resent bytes / sent bytes, from 0 to 1; also in each of ``nics`` and ``peers``.
-        - ``nics``, by ``nic0`` ...: ``device``, ``address``, ``state`` (``up``, ``down``), ``spare``, ``speed_mbit_s``
-          (0: unknown), ``mtu_bytes``, and
+        - ``nics``, by ``nic0`` ...: ``device``, ``shares_device_with`` (other lanes over it), ``address``, ``state``
+          (``up``, ``down``), ``spare``, ``speed_mbit_s`` (0: unknown), ``mtu_bytes``, and
             - ``bandwidth_bytes_s``: measured, of its fastest lane; None before enough was sent to tell;
             - ``rtt_s``: seconds, the kernel's smoothed estimate, of its shortest link; None while no link is up;
             - ``sent_bytes``, ``sent_chunks``: payloads that went out, those sent again included; ``resent_bytes``,
@@ -186,7 +186,8 @@ class Handle:
         - ``peers``, by ``rank1`` ...: ``state`` (``alive``, ``doubted``, ``cut off``, ``left``, ``gone``), ``links_up``
           (how many), ``bandwidth_bytes_s`` (of all lanes together), ``rtt_s`` and the same counters.
         - ``links``, by ``nic0->rank1.nic0`` ...: ``state`` (``absent``, ``dialling``, ``probation``, ``up``, ``down``),
-          ``cause`` of being down, ``flaps`` (losses in a row), ``rtt_s``.
+          ``cause`` of being down, ``flaps`` (losses in a row), ``rtt_s``, ``backup`` (across rails: there may be no
+          route).
         - ``lanes``, by ``lane0->rank1`` ...: ``link``, ``bandwidth_bytes_s`` (``measured``, or the NIC's nominal one),
           ``round_trip_s`` (seconds from sent to acknowledged), ``window_bytes``, ``outstanding_bytes``.
         - ``incidents``, the latest 64, newest last: what was lost together, and whose fault it was. ``number``;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
@@ -21,7 +22,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One interface of one rank. Its identity is ``index``, not its address. A changed address is not announced yet."""
+    """One interface of one rank, or one of several lanes over it. Its identity is ``index``, not its address."""
 
     index: int
     name: str
@@ -31,6 +32,18 @@ class Nic:
     mtu_bytes: int = 1500
     #: A spare carries no share until another NIC is lost.
     spare: bool = False
+
+
+def lanes_over_device(nic: Nic, nics: Sequence[Nic]) -> list[int]:
+    """Indices of all NICs that are the same interface with the same address (see ``transport.nic_lanes``)."""
+    where = (nic.name, nic.endpoint.host)
+    return [other.index for other in nics if (other.name, other.endpoint.host) == where]
+
+
+def device_label(nic: Nic, nics: Sequence[Nic]) -> str:
+    """The interface for a person; where several lanes go over it, which one this is."""
+    lanes = lanes_over_device(nic, nics)
+    return nic.name if len(lanes) == 1 else f"{nic.name}, lane {lanes.index(nic.index) + 1} of {len(lanes)}"
 
 
 @dataclass(frozen=True, slots=True)

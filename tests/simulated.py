@@ -15,10 +15,11 @@ Story = Callable[[World], Awaitable[None]]
 
 
 def simulate(story: Story, ranks: int = 2, nics: int = 2, one_sided: bool = False, **settings: Any) -> None:
-    """Connect a world, play, and close whoever is still there."""
+    """Connect a world, play, and close whoever is still there. Rails only, unless the settings say otherwise."""
 
     async def main() -> None:
-        world = World(Shape(ranks, nics, one_sided=one_sided, settings=Settings(**settings)))
+        chosen = Settings(**{"backup_paths": 0, **settings})
+        world = World(Shape(ranks, nics, one_sided=one_sided, settings=chosen))
         await world.start()
         await story(world)
         await world.close()

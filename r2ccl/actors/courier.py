@@ -122,7 +122,7 @@ class Courier:
         others = {
             _path_key(other.link): other
             for other in self.lanes[lane.peer]
-            if other is not lane and not other.is_diverted and _may_take_twins(other.link, link)
+            if other is not lane and not (other.is_diverted or other.is_leaving) and _may_take_twins(other.link, link)
         }
         paths = [
             Path(key, other.room_bytes, other.finish_s(0), other.bandwidth, self._progressed_at_s(other, now))
@@ -306,7 +306,8 @@ class Courier:
         return True
 
     def path(self, peer: int) -> Link | None:
-        """A link whose control connection stands: one in service, rather one that is not late; else on probation."""
+        """A link whose control connection stands: one in service, rather a rail that is not late; else on probation."""
+        backup: Link | None = None
         late: Link | None = None
         fallback: Link | None = None
         for port in self._ports:
@@ -314,12 +315,15 @@ class Courier:
                 if link.id.peer != peer or link.control is None:
                     continue
                 if link.session.state is LinkState.UP:
-                    if not link.is_late:
+                    if link.is_late:
+                        late = late or link
+                    elif link.is_rail:
                         return link
-                    late = late or link
+                    else:
+                        backup = backup or link
                 elif link.session.state is LinkState.PROBATION:
                     fallback = link
-        return late or fallback
+        return backup or late or fallback
 
     def links_up(self, peer: int) -> list[Link]:
         """All links to the peer that are in service."""

@@ -16,6 +16,7 @@ from r2ccl.protocol import nic_session as session
 from r2ccl.protocol.health import LinkHealth
 from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.nic_session import LinkState, NicSession
+from r2ccl.protocol.paths import is_rail
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.telemetry.event_log import EventLog
@@ -39,6 +40,7 @@ class Link:
         "dials",
         "health",
         "is_late",
+        "is_rail",
         "id",
         "lane",
         "session",
@@ -46,9 +48,17 @@ class Link:
     )
 
     def __init__(
-        self, link_id: LinkId, machine: NicSession, health: LinkHealth, counters: LinkCounters, checks: bool
+        self,
+        link_id: LinkId,
+        machine: NicSession,
+        health: LinkHealth,
+        counters: LinkCounters,
+        checks: bool,
+        is_rail: bool = True,
     ) -> None:
         self.id = link_id
+        #: It joins NICs of equal index. Others stand by (``protocol.paths``).
+        self.is_rail = is_rail
         self.session = machine
         self.health = health
         self.counters = counters
@@ -116,12 +126,15 @@ class Port:
         link = self.links.get((peer, remote_nic))
         if link is None:
             shared, settings = self._shared, self._shared.settings
+            ours, theirs = (len(shared.members[rank].nics) for rank in (shared.rank, peer))
+            on_rail = is_rail(self.nic.index, remote_nic, ours, theirs)
             link = Link(
                 LinkId(peer, self.nic.index, remote_nic),
-                NicSession(shared.rank < peer, shared.session_times()),
+                NicSession(shared.rank < peer, shared.session_times(), backup=not on_rail),
                 LinkHealth(settings.silence_s, settings.bulk_silence_s),
                 shared.counters.link(self.nic.index, peer),
                 shared.checks(peer),
+                on_rail,
             )
             self.links[peer, remote_nic] = link
         return link
@@ -210,7 +223,7 @@ class Port:
     def _perform(self, link: Link, effect: session.Effect) -> None:
         match effect:
             case session.Dial():
-                self._dial(link)
+                self._dial(link, effect)
             case session.AbortConnections():
                 self._abort(link)
             case session.SendEcho():
@@ -232,11 +245,15 @@ class Port:
         if self.links.get((link.id.peer, link.id.remote_nic)) is link:
             self.step(link, session.TimerFired(token))
 
-    def _dial(self, link: Link) -> None:
+    def _dial(self, link: Link, dial: session.Dial) -> None:
         if link.id.peer in self._left:
             return
         endpoint = self._shared.endpoint(link.id.peer, link.id.remote_nic)
-        for purpose in (Purpose.CONTROL, Purpose.BULK):
+        wanted = [purpose for purpose in (Purpose.CONTROL, Purpose.BULK) if purpose in dial.purposes]
+        for pending in [pending for pending in link.dials if pending.purpose in wanted]:
+            link.dials.remove(pending)
+            pending.abort()
+        for purpose in wanted:
             link.dials.append(self.device.dial(link.id.peer, link.id.remote_nic, endpoint, purpose))
 
     def _abort(self, link: Link) -> None:
@@ -302,7 +319,8 @@ class Port:
         link = self.links.get((peer, connection.remote_nic))
         if link is None:
             return
-        if loss is Loss.REFUSED:
+        if loss is Loss.REFUSED and link.session.served:
+            # Where no link ever stood it may be a router's firewall that refuses, or somebody else who has the address.
             self._switchboard.dial_refused(peer)
         was_dial = connection in link.dials
         if was_dial:

@@ -13,7 +13,7 @@ from r2ccl.actors.epochs import Epochs
 from r2ccl.actors.links import Link, Port
 from r2ccl.protocol.lanes import Lane
 from r2ccl.telemetry.counters import no_traffic, retransmit_ratio
-from r2ccl.topology import Endpoint
+from r2ccl.topology import Endpoint, device_label, lanes_over_device
 
 if TYPE_CHECKING:
     from r2ccl.actors.runtime import Runtime
@@ -58,11 +58,12 @@ def start_table(runtime: Runtime, left_out: Iterable[tuple[str, str]]) -> str:
     """The NICs of this rank, what each reaches, and which interfaces were left out and why: several lines."""
     shared = runtime.shared
     rows = [_TITLES]
+    nics = [port.nic for port in runtime.ports]
     for port in runtime.ports:
         nic = port.nic
-        reached = sorted(link.id.peer for link in port.links.values() if link.is_up)
+        reached = sorted(link.id.peer for link in port.links.values() if link.is_up and link.is_rail)
         rows.append((
-            f"nic{nic.index}", nic.name, str(own_address(runtime, nic.index)),
+            f"nic{nic.index}", device_label(nic, nics), str(own_address(runtime, nic.index)),
             f"{nic.speed_mbit_s} Mbit/s" if nic.speed_mbit_s else "unknown", str(nic.mtu_bytes),
             "spare" if nic.spare else "carries", ranges(reached) or "none",
         ))  # fmt: skip
@@ -109,6 +110,7 @@ def _network(runtime: Runtime) -> dict[str, Any]:
             "state": link.session.state.value,
             "flaps": link.session.flaps,
             "cause": link.session.cause,
+            "backup": not link.is_rail,
             "rtt_s": rtts_s[link.id],
         }
         for port in ports
@@ -128,7 +130,7 @@ def _network(runtime: Runtime) -> dict[str, Any]:
 
 
 def _nic(runtime: Runtime, port: Port, lanes: Sequence[Lane], rtts_s: Mapping[Any, float | None]) -> dict[str, Any]:
-    nic = port.nic
+    nic, nics = port.nic, [port.nic for port in runtime.ports]
     bandwidths = [
         lane.bandwidth
         for lane in lanes
@@ -136,6 +138,7 @@ def _nic(runtime: Runtime, port: Port, lanes: Sequence[Lane], rtts_s: Mapping[An
     ]
     return {
         "device": nic.name,
+        "shares_device_with": [f"nic{index}" for index in lanes_over_device(nic, nics) if index != nic.index],
         "address": str(own_address(runtime, nic.index)),
         "state": "up" if port.is_up else "down",
         "spare": nic.spare,

@@ -17,6 +17,7 @@ import functools
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.backups import Backups
 from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
@@ -50,8 +51,9 @@ from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
 from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import first_picture
-from r2ccl.protocol.lanes import Lane
+from r2ccl.protocol.lanes import Lane, takes_link
 from r2ccl.protocol.nic_session import Surrendered
+from r2ccl.protocol.paths import rails
 from r2ccl.protocol.wire import (
     Ack,
     BadFrame,
@@ -85,6 +87,7 @@ class Runtime:
         self.ports: list[Port] = []
         self.courier = Courier(shared, self.ports)
         self.desk = ArrivalsDesk(shared, self.courier)
+        self.backups = Backups(shared, self.ports)
         self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
         self.diagnosing = Diagnosing(shared, self.ports, self.courier)
         self.supervisor = Supervisor(shared.clock, self._give_up)
@@ -157,18 +160,21 @@ class Runtime:
 
     def rails(self, peer: int) -> list[tuple[int, int]]:
         """The links to a peer that stand from the start: (own NIC, peer's NIC), the same from both ends."""
-        ours, theirs = len(self.ports), len(self.shared.members[peer].nics)
-        return [(rail % ours, rail % theirs) for rail in range(max(ours, theirs))]
+        return rails(len(self.ports), len(self.shared.members[peer].nics))
 
     async def connected(self) -> None:
         """Wait until each peer has a path, and the other links of the plan a moment longer."""
         while any(not self.courier.links_up(peer) for peer in self.shared.peers):
             await self._next_link(None)
         deadline = self.shared.clock.now() + LATE_LINKS_S
-        while any(len(self.courier.links_up(peer)) < len(self.rails(peer)) for peer in self.shared.peers):
+        while any(self._rails_up(peer) < len(self.rails(peer)) for peer in self.shared.peers):
             left_s = deadline - self.shared.clock.now()
             if left_s <= 0 or not await self._next_link(left_s):
-                return
+                break
+        self.backups.start()
+
+    def _rails_up(self, peer: int) -> int:
+        return sum(link.is_rail for link in self.courier.links_up(peer))
 
     async def _next_link(self, timeout_s: float | None) -> bool:
         watcher: asyncio.Future[None] = self.shared.loop.create_future()
@@ -251,11 +257,11 @@ class Runtime:
     def _offer(self, link: Link) -> None:
         nics = self.shared.members[link.id.peer].nics
         is_spare = self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
+        stands_by = is_spare or not link.is_rail
         candidates = [self.supervisor.child(name) for name in self._homes]
         candidates.sort(key=lambda actor: actor.home_nic != link.id.local_nic)
         for actor in candidates:
-            lane = actor.lanes[link.id.peer]
-            if lane.link is None and (lane.is_orphan or not is_spare):
+            if takes_link(actor.lanes[link.id.peer], link, stands_by):
                 actor.tell(LinkOffered(link))
                 return
 

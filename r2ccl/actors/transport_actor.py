@@ -3,7 +3,8 @@
 When its NIC dies what its lanes have not had acknowledged goes to the head of each peer's queue. If there is a spare,
 the supervisor restarts the actor there: the successor gets the mailbox with its lanes, and binds each to the spare's
 link. Without a spare each lane takes a link that serves no other lane, or dissolves, and its chunks spread over the
-lanes that are left. A lane that lost its link takes the next one that comes up (decisions 5 and 19)."""
+lanes that are left. A lane that lost its link takes the next one that comes up (decisions 5 and 19). One that found a
+backup across rails goes back when its rail returns."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.links import PEER_LEFT, Link
 from r2ccl.actors.messages import LinkLost, LinkOffered, NicCameBack, NicWentDown, TransportMessage
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol.lanes import Lane, choose_link
+from r2ccl.protocol.lanes import Lane, choose_link, takes_link
 
 #: Control messages only, a few for each link that changes: more than this waiting is a bug.
 MAILBOX_CAPACITY = 4096
+#: How often a lane that goes back to its rail is looked at: a few round trips settle what it has on its way.
+LEAVING_LOOK_S = 0.002
 
 
 class LaneBox(Mailbox):
@@ -108,7 +111,7 @@ class TransportActor(Actor):
             link.lane = None
             lane.link = None
             lane.is_orphan = True
-            lane.is_diverted = False
+            lane.is_diverted = lane.is_leaving = False
             self._shared.counters.failovers += 1
         self._courier.take_back(lane, link)
 
@@ -136,8 +139,27 @@ class TransportActor(Actor):
             return
         if lane.link is None:
             self._bind(lane, link, "DISSOLVED->BOUND", "link up")
+        elif takes_link(lane, link, stands_by=True):
+            if not lane.is_leaving:
+                lane.is_leaving = True
+                self._leave(lane, lane.link, link)
         else:
             self._offer(link)  # it found another meanwhile; a lane of somebody else may still look for one
+
+    def _leave(self, lane: Lane, old: Link, home: Link) -> None:
+        """A lane on a backup goes back to its rail once all that it sent there is settled, so nothing is resent."""
+        if lane.link is not old or not lane.is_leaving:
+            return  # it lost the backup meanwhile
+        if not self.is_running or not home.is_up or home.lane is not None:
+            lane.is_leaving = False
+            self._courier.pump(lane.peer)
+        elif lane.outstanding:
+            self._shared.timers.after(LEAVING_LOOK_S, self._leave, lane, old, home)
+        else:
+            old.lane = lane.link = None
+            lane.is_leaving, lane.is_orphan = False, True
+            self._bind(lane, home, "BACKUP->BOUND", "rail up")
+            self._offer(old)
 
     def _bind(self, lane: Lane, link: Link, change: str, cause: str) -> None:
         lane.link = link

@@ -23,6 +23,8 @@ from r2ccl.config import Reading, Settings, environment, read_settings, shown_va
 from r2ccl.errors import ConfigurationError
 from r2ccl.reduction import kernel_name
 from r2ccl.rendezvous.launch import place
+from r2ccl.topology import device_label
+from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import find_nics
 from r2ccl.transport.node_identity import node_id
 
@@ -117,16 +119,20 @@ def _nics(settings: Settings, environ: Mapping[str, str], rendezvous_is_loopback
         )
     except ConfigurationError as wrong:
         return NicReport((), (), str(wrong))
+    speed_mbit_s = settings.nic_speed_mbit_s
+    found = [dataclasses.replace(nic, speed_mbit_s=speed_mbit_s or nic.speed_mbit_s) for nic in selection.nics]
+    lanes = with_lanes(found, settings.lanes_per_nic)
     nics = tuple(
         {
             "nic": f"nic{nic.index}",
             "device": nic.name,
+            "label": device_label(nic, lanes),
             "address": nic.endpoint.host,
-            "speed_mbit_s": settings.nic_speed_mbit_s or nic.speed_mbit_s,
+            "speed_mbit_s": nic.speed_mbit_s,
             "mtu_bytes": nic.mtu_bytes,
             "spare": nic.spare,
         }
-        for nic in selection.nics
+        for nic in lanes
     )
     return NicReport(nics, tuple({"device": out.name, "reason": out.reason} for out in selection.left_out))
 
@@ -164,7 +170,7 @@ def show(gathered: Mapping[str, Any], console: Console) -> None:
         return
     nics = [
         (
-            nic["nic"], nic["device"], nic["address"],
+            nic["nic"], nic["label"], nic["address"],
             f"{nic['speed_mbit_s']} Mbit/s" if nic["speed_mbit_s"] else "unknown",
             str(nic["mtu_bytes"]), "spare" if nic["spare"] else "carries",
         )

@@ -23,7 +23,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from r2ccl import config
 from r2ccl.errors import R2cclError, UsageError
-from r2ccl.lab import enter, faults, rails
+from r2ccl.lab import enter, faults, rails, routers
 from r2ccl.lab.leftovers import MARK_VARIABLE, Mark, kill_marked, sweep
 from r2ccl.lab.namespaces import Namespace
 from r2ccl.lab.rails import Port
@@ -42,19 +42,40 @@ class LabUnavailable(R2cclError):
 
 
 class Lab:
-    """Emulated hosts 0..hosts-1 with NICs 0..nics-1 each, one host per rank."""
+    """Emulated hosts 0..hosts-1 with NICs 0..nics-1 each, one host per rank.
 
-    def __init__(self, hosts: int = 4, nics: int = 2, rate_mbit_s: float = 500, name: str | None = None) -> None:
+    ``router``: one joins the rails, which else are networks of their own. ``ways``: between any two hosts, which have
+    one NIC each, lie so many equal ways, over which their connections are spread. See routers.py.
+    """
+
+    def __init__(
+        self,
+        hosts: int = 4,
+        nics: int = 2,
+        rate_mbit_s: float = 500,
+        name: str | None = None,
+        *,
+        router: bool = False,
+        ways: int = 0,
+    ) -> None:
+        if ways and (nics != 1 or router or not 1 <= ways <= routers.WAYS_MAX or hosts > routers.LEAVES_MAX):
+            limits = f"1 to {routers.WAYS_MAX} ways lie between up to {routers.LEAVES_MAX} hosts"
+            raise UsageError(f"{limits} with one NIC each, and no router besides")
         if not 1 <= hosts <= rails.HOSTS_MAX or not 1 <= nics <= rails.RAILS_MAX:
             raise UsageError(f"a lab has 1 to {rails.HOSTS_MAX} hosts and NICs, not {hosts} and {nics}")
         self.hosts = hosts
         self.nics = nics
         self.rate_mbit_s = rate_mbit_s
+        self.router = router
+        self.ways = ways
         self.mark = Mark.new()
         self.name = name or f"lab-{self.mark}"
         self._secret = secrets.token_hex(16)
         self._switch: Namespace | None = None
         self._hosts: list[Namespace] = []
+        #: The one that joins the rails, or one for each way; and one for each host that has ways.
+        self._routers: list[Namespace] = []
+        self._leaves: list[Namespace] = []
         self._ports: dict[tuple[int, int], Port] = {}
         self._children: list[subprocess.Popen[Any]] = []
 
@@ -77,14 +98,33 @@ class Lab:
 
     def _build(self) -> None:
         self._switch = switch = Namespace(f"{self.name}-switch")
-        bridges = [rails.add_bridge(switch, rail) for rail in range(self.nics)]
+        names = [f"segment{h}" for h in range(self.hosts)] if self.ways else [f"rail{r}" for r in range(self.nics)]
+        bridges = [rails.add_bridge(switch, name) for name in names]
         for host in range(self.hosts):
             namespace = Namespace(f"{self.name}-host{host}")
             self._hosts.append(namespace)
             rails.prepare_host(namespace)
             for nic in range(self.nics):
-                self._ports[host, nic] = port = rails.add_port(switch, bridges[nic], namespace, host, nic)
+                bridge = bridges[host if self.ways else nic]
+                self._ports[host, nic] = port = rails.add_port(switch, bridge, namespace, host, nic)
                 rails.shape(switch, port, self.rate_mbit_s)
+        if self.router:
+            self._routers.append(Namespace(f"{self.name}-router"))
+            routers.join_rails(switch, bridges, self._routers[0])
+            for (host, nic), port in self._ports.items():
+                routers.route_by_source(port, host, nic)
+        elif self.ways:
+            self._build_ways(switch, bridges)
+
+    def _build_ways(self, switch: Namespace, segments: list[int]) -> None:
+        for host, segment in enumerate(segments):
+            self._leaves.append(Namespace(f"{self.name}-leaf{host}"))
+            routers.add_leaf(switch, segment, self._ports[host, 0], host, self._leaves[host])
+        for way in range(self.ways):
+            self._routers.append(Namespace(f"{self.name}-way{way}"))
+            routers.add_way(self._leaves, self._routers[way], way)
+        for host, leaf in enumerate(self._leaves):
+            routers.spread_over_ways(leaf, host, self.hosts, self.ways)
 
     def close(self) -> None:
         """End every program of the lab and let go of its namespaces. May be called twice."""
@@ -95,9 +135,11 @@ class Lab:
         if self._children:
             kill_marked(self.mark)  # what the programs forked
         self._children.clear()
-        for namespace in (*self._hosts, *([self._switch] if self._switch else [])):
+        for namespace in (*self._hosts, *self._leaves, *self._routers, *([self._switch] if self._switch else [])):
             namespace.close()
         self._hosts.clear()
+        self._leaves.clear()
+        self._routers.clear()
         self._ports.clear()
         self._switch = None
 
@@ -166,6 +208,18 @@ class Lab:
     def undrop(self, host: int, nic: int) -> float:
         """Undo :meth:`silent_drop`."""
         return faults.undrop(self._the_switch, self._ports[host, nic])
+
+    def silent_way(self, way: int) -> float:
+        """One of the ways between hosts silently drops everything; hosts see nothing of it."""
+        return routers.set_forwarding(self._routers[way], on=False)
+
+    def restore_way(self, way: int) -> float:
+        """Undo :meth:`silent_way`."""
+        return routers.set_forwarding(self._routers[way], on=True)
+
+    def forwarded_bytes(self) -> list[int]:
+        """What each router has forwarded."""
+        return [routers.forwarded_bytes(router) for router in self._routers]
 
     def set_rate(self, host: int, nic: int, rate_mbit_s: float) -> None:
         """Change the rate of one NIC, in both directions."""

@@ -113,6 +113,7 @@ class Lane:
         "chunk_bytes",
         "index",
         "is_diverted",
+        "is_leaving",
         "is_measured",
         "is_orphan",
         "link",
@@ -135,6 +136,8 @@ class Lane:
         self.is_orphan = False
         #: Its link answers late: new chunks go by other lanes, as long as any is up.
         self.is_diverted = False
+        #: It goes back to its own rail as soon as nothing of its is on its way: no new chunks until then.
+        self.is_leaving = False
         #: When a chunk of its was last settled that can only have come this way.
         self.progressed_at_s = 0.0
         #: All and only chunks that were put on this lane and are not settled, oldest first.
@@ -273,7 +276,7 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
     is_any_in_service = False
     for lane in lanes:
         # A link may be out of service already while the news is on its way to whoever binds its lane anew.
-        if lane.link is None or lane.is_diverted or not lane.link.is_up:
+        if lane.link is None or lane.is_diverted or lane.is_leaving or not lane.link.is_up:
             continue
         is_any_in_service = True
         if not lane.has_room(size):
@@ -287,16 +290,20 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
 
 
 def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
-    usable = [lane for lane in lanes if lane.link is not None and lane.link.is_up and lane.has_room(size)]
+    usable = [
+        lane
+        for lane in lanes
+        if lane.link is not None and lane.link.is_up and not lane.is_leaving and lane.has_room(size)
+    ]
     return min(usable, key=lambda lane: lane.finish_s(size), default=None)
 
 
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
     """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
 
-    ``links_up`` are objects with ``id.local_nic`` and ``id.remote_nic``. Same-rail links come first, since cross-rail
-    ones may pass a router. Returns None when every link that is up already serves another lane: sharing it would add
-    nothing.
+    ``links_up`` are objects with ``id.local_nic``, ``id.remote_nic`` and ``is_rail``. Rails come first, a spare's too:
+    links across rails may pass a router, and share a NIC with a lane that is there. Returns None when every link that
+    is up already serves another lane: sharing it would add nothing.
     """
     used_nics = {(link.id.local_nic, link.id.remote_nic) for link in taken}
     free = [link for link in links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
@@ -305,9 +312,21 @@ def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) ->
     return min(
         free,
         key=lambda link: (
+            not link.is_rail,
             link.id.local_nic != home_nic,
-            link.id.local_nic != link.id.remote_nic,
             link.id.local_nic,
             link.id.remote_nic,
         ),
     )
+
+
+def takes_link(lane: Lane, link: Any, stands_by: bool) -> bool:
+    """Does a lane take a link that came into service?
+
+    One that has none yet waits for one that carries; one that lost its own takes any, also what ``stands_by``: a
+    spare's, or one across rails. A lane that found refuge across rails goes back to a rail: across rails it shares a
+    NIC with another lane, and a router with everybody.
+    """
+    if lane.link is None:
+        return lane.is_orphan or not stands_by
+    return bool(link.is_rail and not lane.link.is_rail)

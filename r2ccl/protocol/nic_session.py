@@ -7,12 +7,18 @@ came home and a quiet time passed does it go UP. The quiet time doubles each tim
 had come back, so a flapping link costs little, and it is limited, so a link is never given up. Where no other link to
 the peer is up, or none is left while this one waits, there is nothing to protect by waiting: the echo alone suffices.
 
+A *backup* is a link across rails, for which there may be no route at all: until it was in service once, it is dialled
+ever more rarely, and nobody hears of it. A link that is left alone is dialled ever anew in quick succession, for a
+while. See ``dial_patience``.
+
 Nothing is waited for without a limit. The end that dials has a timer in every state but ABSENT and UP; the other end
 has one on probation, where nobody else watches the link, and else is moved on by the peer's dialling.
 
     state       what may happen                     -> state
     ABSENT      wanted                              DIALLING, or waits to be dialled
     DIALLING    both connections stand              UP (first time), PROBATION (after a loss)
+                time is up, and one stands          DIALLING: the other with a fresh socket, a few times
+                time is up, and left alone lately   DIALLING: both with fresh sockets, a number of times
                 a connection fails, time is up      DOWN
     PROBATION   echoed, and quiet or left alone     UP
                 a connection fails, no echo, ...    DOWN
@@ -29,6 +35,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+
+from r2ccl.protocol.dial_patience import DialPatience
 
 CONTROL = 1
 BULK = 2
@@ -116,7 +124,9 @@ Event = Wanted | Established | ConnectionFailed | Withdrawn | Surrendered | Enco
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Dial both connections."""
+    """Dial these connections, each with a fresh socket; what was being dialled for them is given up."""
+
+    purposes: frozenset[int] = _BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,30 +171,37 @@ class SessionTimes:
     quiet_s: float
     quiet_max_s: float
     stable_s: float
+    #: Limit of the doubling period between dials of a backup that was never in service. A route that appears, such as a
+    #: router that is back, is used half a minute later at the latest; one that never does costs two packets a minute.
+    redial_max_s: float = 30.0
 
 
 class NicSession:
-    """The machine for one link. ``dialler``: this end dials."""
+    """The machine for one link. ``dialler``: this end dials. ``backup``: there may be no route."""
 
     __slots__ = (
         "_echoed",
+        "_patience",
         "_quiet_over",
         "_standing",
         "_timer",
         "_trusted",
         "_up_since_s",
+        "backup",
         "cause",
         "dialler",
         "ended_by_peer",
         "flaps",
         "incident",
+        "served",
         "state",
         "times",
         "usable",
     )
 
-    def __init__(self, dialler: bool, times: SessionTimes) -> None:
+    def __init__(self, dialler: bool, times: SessionTimes, backup: bool = False) -> None:
         self.dialler = dialler
+        self.backup = backup
         self.times = times
         self.state = LinkState.ABSENT
         #: Why it is down; empty when it is not.
@@ -197,6 +214,8 @@ class NicSession:
         self.flaps = 0
         #: How often the link was taken out of service. A notice names it, so that an old one is recognised.
         self.incident = 0
+        #: It was in service once: the path exists, and whoever answers there is the peer's kernel.
+        self.served = False
         #: The next establishment needs no probation: first time, or surrendered while healthy.
         self._trusted = True
         #: Purposes whose connection stands.
@@ -205,6 +224,7 @@ class NicSession:
         self._quiet_over = False
         self._up_since_s = 0.0
         self._timer = 0
+        self._patience = DialPatience(times.dial_timeout_s, times.redial_s, times.redial_max_s)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """The only door. Total: every event is meaningful, or harmless, in every state."""
@@ -235,7 +255,7 @@ class NicSession:
     def _dial(self) -> list[Effect]:
         self.state = LinkState.DIALLING
         self._standing = frozenset()
-        return [Dial(), self._arm(self.times.dial_timeout_s)]
+        return [Dial(), self._arm(self._patience.begin())]
 
     def _arm(self, delay_s: float) -> ArmTimer:
         self._timer += 1
@@ -267,6 +287,8 @@ class NicSession:
         self.state = LinkState.UP
         self.cause = ""
         self._trusted = False
+        self.served = True
+        self._patience.succeeded()
         self._up_since_s = now
         self._timer += 1
         return CameUp()
@@ -289,6 +311,8 @@ class NicSession:
         if was in (LinkState.UP, LinkState.PROBATION):
             self.flaps += 1
             self._trusted = False
+        elif was is LinkState.DIALLING:
+            self._patience.failed()
         self.state = LinkState.DOWN
         self.cause = cause
         self._standing = frozenset()
@@ -299,7 +323,7 @@ class NicSession:
             self.ended_by_peer = by_peer
             effects.append(WentDown(cause))
         if self.dialler:
-            effects.append(self._arm(self.times.redial_s))
+            effects.append(self._arm(self._patience.pause_s(self.backup and not self.served)))
         return effects
 
     def _surrendered(self, now: float) -> list[Effect]:
@@ -317,6 +341,7 @@ class NicSession:
         self.usable = event.usable
         if not event.usable or not self.dialler:
             return []
+        self._patience.encourage()
         if self.state is LinkState.DOWN:
             return self._dial()
         if self.state is LinkState.DIALLING and not self._standing:
@@ -329,6 +354,8 @@ class NicSession:
         if self.state is LinkState.PROBATION:
             self._quiet_over = True
             return self._leave_probation(now) or [self._arm(self.times.dial_timeout_s)]
+        if self.state is not LinkState.UP:
+            self._patience.hurry()
         if self.dialler and self.usable and self.state in (LinkState.ABSENT, LinkState.DOWN):
             return self._dial()
         return []
@@ -341,10 +368,18 @@ class NicSession:
                 return self._dial()
             return [self._arm(self.times.redial_s)]
         if self.state is LinkState.DIALLING:
-            return self._lose("dial timed out", now)
+            return self._dial_timed_out(now)
         if self.state is LinkState.PROBATION:
             return self._probation_timer(now)
         return []
+
+    def _dial_timed_out(self, now: float) -> list[Effect]:
+        timeout_s = self._patience.try_again() if self._standing else None
+        if timeout_s is not None:
+            return [Dial(_BOTH - self._standing), self._arm(timeout_s)]
+        if self._patience.is_hurried:
+            return [AbortConnections(), *self._dial()]
+        return self._lose("dial timed out", now)
 
     def _probation_timer(self, now: float) -> list[Effect]:
         """Quiet for long enough; or, if that was over before, no echo for as long as a dial may take."""

@@ -302,7 +302,7 @@ def kept(runtime: Runtime) -> list[str]:
 
 
 def missing_links(runtime: Runtime) -> list[str]:
-    """Links of the plan that a rank does not have, and lanes without one."""
+    """Links of the plan that a rank does not have, and lanes without one, or on a backup that they need no more."""
     rank, missing = runtime.shared.rank, list[str]()
     for peer in runtime.shared.peers:
         up = {(link.id.local_nic, link.id.remote_nic) for link in runtime.courier.links_up(peer)}
@@ -315,6 +315,12 @@ def missing_links(runtime: Runtime) -> list[str]:
             f"rank {rank}: lane {lane.index} to rank {peer} found no link"
             for lane in runtime.courier.lanes[peer]
             if lane.link is None
+        ]
+        idle = [link for link in runtime.courier.links_up(peer) if link.is_rail and link.lane is None]
+        missing += [
+            f"rank {rank}: lane {lane.index} to rank {peer} stays on {lane.link.id}, though a rail is idle"
+            for lane in runtime.courier.lanes[peer]
+            if idle and lane.link is not None and not lane.link.is_rail
         ]
     return missing
 

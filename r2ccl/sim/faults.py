@@ -221,7 +221,8 @@ class _Faults:
         for moment in {fault.at_s for fault in faults}:
             now = [fault for fault in faults if fault.at_s <= moment < fault.until_s + self._settle_s]
             for one, other in itertools.combinations(range(self._shape.ranks), 2):
-                links = itertools.product(((one, nic) for nic in nics), ((other, nic) for nic in nics))
+                pairs = ((near, far) for near, far in itertools.product(nics, nics) if self._shape.joins(near, far))
+                links = (((one, near), (other, far)) for near, far in pairs)
                 if all(any(fault.breaks(*link) for fault in now) for link in links):
                     return False
         return True

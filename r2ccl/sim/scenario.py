@@ -75,7 +75,8 @@ class Scenario:
         killed = {fault.one[0] for fault in for_good if fault.kind is FaultKind.KILL}
         broken = [fault for fault in for_good if fault.kind in BREAKING]
         for one, other in itertools.combinations(members, 2):
-            links = itertools.product(((one, nic) for nic in nics), ((other, nic) for nic in nics))
+            pairs = ((near, far) for near, far in itertools.product(nics, nics) if self.shape.joins(near, far))
+            links = (((one, near), (other, far)) for near, far in pairs)
             if killed & {one, other} or all(any(fault.breaks(*link) for fault in broken) for link in links):
                 yield one, other
 
@@ -102,7 +103,8 @@ class Scenario:
         ]
         lines = [
             f"seed {self.seed}: {self.promise.value}; {shape.ranks} ranks x {shape.nics} NICs + {shape.spares} spares"
-            + (", one-sided" if shape.one_sided else ""),
+            + (", one-sided" if shape.one_sided else "")
+            + (", rails apart" if shape.model.rails_apart else ""),
             f"  settings: {', '.join(changed)}",
             f"  model: {shape.model}",
         ]
@@ -118,7 +120,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     """The scenario of a seed."""
     rng = random.Random(seed)
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
-    shape = _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1)
+    shape = _with_paths(seed, _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1))
     groups = _with_programs(rng, shape, _groups(rng, shape.ranks))
     horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
     groups = [
@@ -166,6 +168,17 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
         dial_timeout_s=dial_timeout_s,
     )
     return Shape(ranks, nics, spares, one_sided, settings, model)
+
+
+def _with_paths(seed: int, shape: Shape) -> Shape:
+    """Whether the rails are joined, and how many backups are kept. Drawn apart, so that all else stays as it is."""
+    rng = random.Random(f"paths of {seed}")
+    backup_paths = rng.choice((0, 1, 2, 2))
+    return dataclasses.replace(
+        shape,
+        settings=dataclasses.replace(shape.settings, backup_paths=backup_paths),
+        model=dataclasses.replace(shape.model, rails_apart=rng.random() < 0.4),
+    )
 
 
 # The communicators.

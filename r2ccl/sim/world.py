@@ -37,6 +37,10 @@ class Shape:
     settings: Settings = dataclasses.field(default_factory=Settings)
     model: Model = dataclasses.field(default_factory=Model)
 
+    def joins(self, own_nic: int, peers_nic: int) -> bool:
+        """Is there a route between two NICs with these indices?"""
+        return own_nic == peers_nic or not self.model.rails_apart
+
 
 class World:
     """All ranks of one job. Make it inside the simulated loop. ``make_log`` makes the event log of a rank."""

@@ -74,7 +74,8 @@ class Fabric:
     def path(self, source: PortName, target: PortName) -> Path:
         """The one-way path between two NICs; its latency and bandwidth may be set."""
         if (source, target) not in self._paths:
-            self._paths[source, target] = Path(self.port(source), self.port(target), self.model.latency_s)
+            routed = not self.model.rails_apart or source[1] == target[1]
+            self._paths[source, target] = Path(self.port(source), self.port(target), self.model.latency_s, routed)
         return self._paths[source, target]
 
     def watch_carrier(self, rank: int, watcher: CarrierWatcher) -> None:

@@ -38,6 +38,8 @@ class Model:
     flush_after_s: float = 0.5
     #: How long one-sided hardware collects completions before the process sees them, as one batch.
     completion_delay_s: float = 10e-6
+    #: NICs of unlike indices have no route to one another: each rail is a network of its own.
+    rails_apart: bool = False
 
 
 @dataclass(slots=True)
@@ -64,13 +66,15 @@ class PathUser(Protocol):
 class Path:
     """One direction between two ports."""
 
-    def __init__(self, source: Port, target: Port, latency_s: float) -> None:
+    def __init__(self, source: Port, target: Port, latency_s: float, routed: bool = True) -> None:
         self.source = source
         self.target = target
         self.latency_s = latency_s
         self.bandwidth_bytes_s = float("inf")
         self.severed = False
-        self.alive = source.passes and target.passes
+        #: Nothing ever passes: there is no route. Unlike ``severed`` no fault's end changes it.
+        self.routed = routed
+        self.alive = source.passes and target.passes and routed
         #: How often this path died. What set out under another number is lost.
         self.losses = 0
         #: All and only pipes that may have something to send again when the path returns. Ordered, for determinism.
@@ -84,7 +88,7 @@ class Path:
 
     def refresh(self) -> None:
         """Find out whether the path is alive, after a port or the path itself changed."""
-        alive = self.source.passes and self.target.passes and not self.severed
+        alive = self.source.passes and self.target.passes and not self.severed and self.routed
         if alive == self.alive:
             return
         self.alive = alive

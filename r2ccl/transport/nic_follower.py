@@ -3,7 +3,8 @@
 A NIC is known by its index in the job and, to the kernel, by its address: the interface that has it may be taken away
 and another one, with another name and number, may be given the address instead. A container that is disconnected from
 a network and connected again sees exactly that: its eth1 vanishes, and eth2 has the address (decision 20). The other
-way round, an interface that stays and is given another address is the same NIC too.
+way round, an interface that stays and is given another address is the same NIC too. Several NICs may be lanes over one
+interface with one address: what befalls it befalls all of them.
 
 Interfaces are matched by number, for one that is removed may be told by a name that it never had here.
 """
@@ -87,9 +88,9 @@ class NicFollower:
 
     def hear_address(self, event: AddressEvent) -> list[News]:
         """What an address that came or went means."""
-        for index, place in self._places.items():
-            if place.host == event.host:
-                return self._own_address(index, place, event)
+        known = [(index, place) for index, place in self._places.items() if place.host == event.host]
+        if known:
+            return [new for index, place in known for new in self._own_address(index, place, event)]
         return [] if event.removed else self._other_address(event)
 
     def _own_address(self, index: int, place: _Place, event: AddressEvent) -> list[News]:
@@ -106,10 +107,12 @@ class NicFollower:
         return [NicChanged(index, self._is_up(event.interface_index), "address")]
 
     def _other_address(self, event: AddressEvent) -> list[News]:
-        for index, place in self._places.items():
-            if place.homeless and place.interface_index == event.interface_index:
-                return [self._settle(index, place, event)]
-        return []
+        """Of several that were at one address all go to the new one: they are lanes over one NIC."""
+        number = event.interface_index
+        places = self._places.items()
+        homeless = [(index, place) for index, place in places if place.homeless and place.interface_index == number]
+        was = homeless[0][1].host if homeless else ""
+        return [self._settle(index, place, event) for index, place in homeless if place.host == was]
 
     def _settle(self, index: int, place: _Place, event: AddressEvent) -> NicMoved:
         link = self._links.get(event.interface_index)

@@ -153,3 +153,19 @@ def test_a_suspicion_ends_also_when_nothing_is_owed_any_more() -> None:
         assert not lane.is_diverted
 
     simulate(story)
+
+
+def test_a_lane_that_leaves_its_link_gets_no_twins() -> None:
+    async def story(world: World) -> None:
+        send = hedge(world)
+        other = next(lane for lane in world.runtimes[0].courier.lanes[1] if lane.link.id.local_nic == 1)
+
+        def leaving() -> None:
+            other.is_leaving = True
+            send()
+            other.is_leaving = False
+
+        await reduce_while(world, leaving)
+        assert world.runtimes[0].courier.hedger.hedged_bytes == 0
+
+    simulate(story)

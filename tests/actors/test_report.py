@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import re
@@ -72,6 +73,33 @@ def test_the_start_table_says_for_each_nic_what_it_is_and_whom_it_reaches() -> N
         ]
 
     simulate(story, ranks=4)
+
+
+def test_lanes_over_one_nic_are_told_as_such() -> None:
+    async def story(world: World) -> None:
+        ports = world.runtimes[0].ports
+        ports[1].nic = dataclasses.replace(ports[0].nic, index=1)
+        rows = start_table(world.runtimes[0], []).splitlines()[2:]
+        assert [row[:25] for row in rows] == ["  nic0  nic0, lane 1 of 2", "  nic1  nic0, lane 2 of 2"]
+        told = world.communicators[0].stats()["nics"]
+        assert [nic["shares_device_with"] for nic in told.values()] == [["nic1"], ["nic0"]]
+        told = world.communicators[1].stats()["nics"]
+        assert [nic["shares_device_with"] for nic in told.values()] == [[], []]
+
+    simulate(story)
+
+
+def test_statistics_say_which_links_are_backups() -> None:
+    async def story(world: World) -> None:
+        await asyncio.sleep(0.1)
+        links = world.communicators[0].stats()["links"]
+        assert {name: link["backup"] for name, link in links.items()} == {
+            "nic0->rank1.nic0": False,
+            "nic0->rank1.nic1": True,
+            "nic1->rank1.nic1": False,
+        }
+
+    simulate(story, backup_paths=1)
 
 
 def test_statistics_of_a_quiet_job_are_noughts_and_unknowns() -> None:

@@ -80,6 +80,18 @@ def test_the_nics_are_told_and_why_others_are_left_out() -> None:
         assert f"{out['device']}" in text
 
 
+def test_lanes_over_one_nic_are_told_as_such_with_their_part_of_the_speed() -> None:
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
+    told = gather({"R2CCL_NICS": "lo", "R2CCL_NIC_SPEED": "1000", "R2CCL_LANES_PER_NIC": "2", **alone})
+    assert [(nic["nic"], nic["device"], nic["speed_mbit_s"]) for nic in told["nics"]] == [
+        ("nic0", "lo", 500),
+        ("nic1", "lo", 500),
+    ]
+    text = printed(told, False)
+    assert "nic0  lo, lane 1 of 2  127.0.0.1  500 Mbit/s" in text
+    assert "nic1  lo, lane 2 of 2  127.0.0.1  500 Mbit/s" in text
+
+
 def test_nics_that_would_not_do_are_an_error_among_the_rest() -> None:
     told = gather({"R2CCL_NICS": "no-such-nic"})
     assert "there is no NIC 'no-such-nic'. There are: " in told["nic_error"]

@@ -29,8 +29,8 @@ CONTROL_UP = Established(CONTROL, alone=False)
 class Driver:
     """A session, the time, and the newest timer that it armed."""
 
-    def __init__(self, dialler: bool) -> None:
-        self.session = NicSession(dialler, TIMES)
+    def __init__(self, dialler: bool, backup: bool = False) -> None:
+        self.session = NicSession(dialler, TIMES, backup)
         self.now = 0.0
         self.armed = ArmTimer(0, 0.0)
 
@@ -81,5 +81,5 @@ def lost(link: Driver, cause: str, was_up: bool = False) -> list[Effect]:
     return told + ([ArmTimer(link.armed.token, TIMES.redial_s)] if link.session.dialler else [])
 
 
-def dialled(link: Driver) -> list[Effect]:
-    return [Dial(), ArmTimer(link.armed.token, TIMES.dial_timeout_s)]
+def dialled(link: Driver, timeout_s: float = TIMES.dial_timeout_s) -> list[Effect]:
+    return [Dial(), ArmTimer(link.armed.token, timeout_s)]

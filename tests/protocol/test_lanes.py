@@ -16,6 +16,7 @@ from r2ccl.protocol.lanes import (
     Parcel,
     choose_link,
     pick_lane,
+    takes_link,
 )
 
 KIB = 1024
@@ -29,6 +30,7 @@ class FakeLink:
 
     id: LinkId = field(default_factory=lambda: LinkId(1, 0, 0))
     is_up: bool = True
+    is_rail: bool = True
 
 
 def lane(index: int = 0, bandwidth: float = BANDWIDTH) -> Lane:
@@ -205,13 +207,14 @@ def test_lanes_without_a_link_without_room_or_whose_link_just_went_down_are_pass
 
 
 def link(local_nic: int, remote_nic: int) -> FakeLink:
-    return FakeLink(LinkId(1, local_nic, remote_nic))
+    return FakeLink(LinkId(1, local_nic, remote_nic), is_rail=local_nic == remote_nic)
 
 
-def test_a_lane_prefers_its_home_then_its_rail_and_never_a_link_in_use() -> None:
-    home, rail, cross = link(0, 1), link(1, 1), link(1, 0)
-    assert choose_link(0, [cross, rail, home], []) is home
-    assert choose_link(0, [cross, rail], []) is rail
+def test_a_lane_prefers_rails_then_its_home_and_never_a_link_in_use() -> None:
+    home, rail, home_cross, cross = link(0, 0), link(1, 1), link(0, 1), link(1, 0)
+    assert choose_link(0, [cross, rail, home_cross, home], []) is home
+    assert choose_link(0, [cross, home_cross, rail], []) is rail
+    assert choose_link(0, [cross, home_cross, rail], [rail]) is home_cross
     assert choose_link(0, [cross, rail], [rail]) is cross
     assert choose_link(0, [cross, rail], [rail, cross]) is None
     assert choose_link(0, [], []) is None
@@ -220,6 +223,36 @@ def test_a_lane_prefers_its_home_then_its_rail_and_never_a_link_in_use() -> None
 def test_links_of_equal_merit_are_taken_in_the_order_of_their_nics() -> None:
     assert choose_link(0, [link(2, 2), link(1, 1)], []).id == LinkId(1, 1, 1)
     assert choose_link(0, [link(2, 1), link(1, 2)], []).id == LinkId(1, 1, 2)
+
+
+def test_a_lane_without_a_link_waits_for_a_rail_and_one_that_lost_its_own_takes_any() -> None:
+    waiting, orphan = lane(), lane()
+    waiting.link = orphan.link = None
+    orphan.is_orphan = True
+    assert takes_link(waiting, link(0, 0), stands_by=False)
+    assert not takes_link(waiting, link(0, 1), stands_by=True)
+    assert takes_link(orphan, link(0, 1), stands_by=True)
+
+
+def test_only_a_lane_across_rails_takes_another_link_and_only_a_rail() -> None:
+    moved = lane()
+    for own, offered, taken in (
+        (link(0, 1), link(0, 0), True),
+        (link(0, 1), link(1, 0), False),
+        (link(1, 1), link(0, 0), False),
+    ):
+        moved.link = own
+        assert takes_link(moved, offered, stands_by=False) is taken
+
+
+def test_a_lane_that_leaves_its_link_gets_no_chunk_even_if_it_is_the_only_one() -> None:
+    leaving = lane()
+    leaving.is_leaving = True
+    assert pick_lane([leaving], CHUNK) is None
+    leaving.is_diverted = True
+    assert pick_lane([leaving], CHUNK) is None
+    other = lane(1)
+    assert pick_lane([leaving, other], CHUNK) is other
 
 
 def test_a_parcel_names_itself_in_logs() -> None:

@@ -59,7 +59,7 @@ def told(link: Driver, event: str) -> list[Effect]:
 
 #: What changes the state of a link that this end dials. All else does nothing.
 DIALLER: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
-    ABSENT: {"wanted": (DIALLING, "dial"), "left alone": (DIALLING, "dial")},
+    ABSENT: {"wanted": (DIALLING, "dial"), "left alone": (DIALLING, "dial in a hurry")},
     DIALLING: {
         "control failed": (DOWN, "lose"),
         "bulk failed": (DOWN, "lose"),
@@ -86,7 +86,11 @@ DIALLER: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
         "withdrawn": (DOWN, "lose"),
         "surrendered": (DIALLING, "lose and dial"),
     },
-    DOWN: {"encouraged": (DIALLING, "dial"), "left alone": (DIALLING, "dial"), "timer": (DIALLING, "dial")},
+    DOWN: {
+        "encouraged": (DIALLING, "dial"),
+        "left alone": (DIALLING, "dial in a hurry"),
+        "timer": (DIALLING, "dial"),
+    },
 }
 #: The same for a link that the peer dials. It is never DIALLING.
 DIALLED: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
@@ -116,6 +120,8 @@ def expected(link: Driver, was: LinkState, event: str, reaction: str) -> list[Ef
     match reaction:
         case "dial":
             return dialled(link)
+        case "dial in a hurry":
+            return dialled(link, TIMES.redial_s)
         case "dial anew":
             return [AbortConnections(), *dialled(link)]
         case "lose":

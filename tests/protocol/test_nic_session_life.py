@@ -208,7 +208,7 @@ def test_on_a_nic_that_is_down_the_timer_goes_on_and_nothing_is_dialled() -> Non
     for _ in range(3):
         assert link.ring() == [ArmTimer(link.armed.token, TIMES.redial_s)]
     assert link.tell(LeftAlone()) == []
-    assert link.tell(Encouraged(usable=True)) == dialled(link)
+    assert link.tell(Encouraged(usable=True)) == dialled(link, TIMES.redial_s)
 
 
 def test_a_dial_of_which_a_connection_stands_is_not_begun_anew() -> None:
@@ -245,6 +245,19 @@ def test_who_does_not_dial_does_not_begin_to_when_a_timer_of_its_probation_fires
     link.tell(ConnectionFailed(CONTROL, "reset"))
     assert link.ring() == []
     assert link.state is DOWN
+
+
+def test_a_link_that_is_left_alone_is_dialled_without_a_pause_until_it_is_up_and_then_as_any_other() -> None:
+    link = link_in(DOWN, dialler=True)
+    assert link.tell(LeftAlone()) == dialled(link, TIMES.redial_s)
+    for doubled in (2, 4, 1):
+        assert link.ring() == [AbortConnections(), *dialled(link, doubled * TIMES.redial_s)]
+    link.connect(alone=True)
+    link.tell(Echoed())
+    assert link.state is UP
+    link.tell(Withdrawn("silence"))
+    assert link.ring() == dialled(link)
+    assert link.ring() == lost(link, "dial timed out")
 
 
 def test_timers_of_the_past_are_ignored() -> None:

@@ -6,178 +6,26 @@ on the story: no state is one to be stuck in.
 
 from __future__ import annotations
 
-import functools
-import heapq
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import random
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from r2ccl.protocol.dial_patience import FRESH_SOCKETS
 from r2ccl.protocol.nic_session import (
     BULK,
     CONTROL,
-    AbortConnections,
-    ArmTimer,
-    CameUp,
     ConnectionFailed,
-    Dial,
-    Echoed,
     Encouraged,
-    Established,
     Event,
     LeftAlone,
     LinkState,
-    NicSession,
-    SendEcho,
-    SessionTimes,
     Surrendered,
-    TimerFired,
-    Wanted,
-    WentDown,
     Withdrawn,
 )
-
-LATENCY_S = 0.001
-SILENCE_S = 0.060
-IDLE_BEAT_S = 1.0
-TIMES = SessionTimes(dial_timeout_s=1.0, redial_s=0.2, quiet_s=0.25, quiet_max_s=2.0, stable_s=10.0)
-#: A dial that just began on a dead wire, a redial, the longest quiet time, an echo that is missed, and once more.
-HEALED_WITHIN_S = 2 * (TIMES.dial_timeout_s + TIMES.redial_s + TIMES.quiet_max_s + TIMES.dial_timeout_s) + IDLE_BEAT_S
-
-
-@dataclass(slots=True, eq=False)
-class Line:
-    """One connection; per end whether it stands (None: not yet, False: no more)."""
-
-    purpose: int
-    ends: list[bool | None] = field(default_factory=lambda: [None, None])
-
-
-class Pair:
-    """Both ends. End 0 dials. ``alone``: no other link joins the two."""
-
-    def __init__(self, alone: bool) -> None:
-        self.alone = alone
-        self.now = 0.0
-        self.wire = True
-        self.sessions = [NicSession(True, TIMES), NicSession(False, TIMES)]
-        self.lines: list[list[Line]] = [[], []]
-        self.history: list[tuple[float, int, str]] = []
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        for end in (0, 1):
-            self.tell(end, Wanted())
-            self.later(IDLE_BEAT_S, functools.partial(self.beat, end))
-
-    @property
-    def states(self) -> list[LinkState]:
-        return [session.state for session in self.sessions]
-
-    def later(self, delay_s: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now + delay_s, next(self._order), what))
-
-    def run(self, until: float) -> None:
-        while self._queue and self._queue[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._queue)
-            what()
-        self.now = until
-
-    def send(self, what: Callable[[], None]) -> None:
-        """Over the wire, if it lives now and then."""
-        if self.wire:
-            self.later(LATENCY_S, lambda: what() if self.wire else None)
-
-    # What a port does.
-
-    def tell(self, end: int, event: Event, line: Line | None = None) -> None:
-        effects = self.sessions[end].handle(event, self.now)
-        for effect in effects:
-            if isinstance(effect, AbortConnections):
-                self.abort(end, besides=line)
-        for effect in effects:
-            match effect:
-                case Dial():
-                    assert end == 0, "two pairs of connections must never compete"
-                    for purpose in (CONTROL, BULK):
-                        self.dial(Line(purpose))
-                case SendEcho():
-                    self.echo(end)
-                case ArmTimer():
-                    self.later(effect.delay_s, functools.partial(self.tell, end, TimerFired(effect.token)))
-                case CameUp() | WentDown():
-                    self.history.append((self.now, end, type(effect).__name__))
-
-    def abort(self, end: int, besides: Line | None) -> None:
-        for line in self.lines[end]:
-            if line is not besides:
-                line.ends[end] = False
-                self.send(functools.partial(self.fail, 1 - end, line))
-        self.lines[end] = [line for line in self.lines[end] if line is besides]
-
-    def dial(self, line: Line) -> None:
-        self.lines[0].append(line)
-        self.send(lambda: self.accept(line))
-
-    def accept(self, line: Line) -> None:
-        line.ends[1] = True
-        self.lines[1].append(line)
-        self.tell(1, Established(line.purpose, self.alone), line)
-        self.send(lambda: self.accepted(line))
-
-    def accepted(self, line: Line) -> None:
-        if line.ends[0] is False:
-            self.send(lambda: self.fail(1, line))
-            return
-        line.ends[0] = True
-        self.tell(0, Established(line.purpose, self.alone), line)
-
-    def fail(self, end: int, line: Line) -> None:
-        if line in self.lines[end]:
-            self.lines[end].remove(line)
-            line.ends[end] = False
-            self.tell(end, ConnectionFailed(line.purpose, "reset"))
-
-    def standing(self, end: int) -> Line | None:
-        """The control connection, as this end sees it."""
-        return next((line for line in self.lines[end] if line.purpose == CONTROL and line.ends[end]), None)
-
-    def ask(self, end: int, line: Line, answer: Callable[[], None]) -> None:
-        """Something on a connection: answered, or reset where the other end has it no more."""
-
-        def arrive() -> None:
-            self.send(answer if line.ends[1 - end] else lambda: self.fail(end, line))
-
-        self.send(arrive)
-
-    def echo(self, end: int) -> None:
-        line = self.standing(end)
-        if line is not None:
-            self.ask(end, line, lambda: self.tell(end, Echoed()) if line in self.lines[end] else None)
-
-    # What health does: only for links in service.
-
-    def beat(self, end: int) -> None:
-        self.later(IDLE_BEAT_S, lambda: self.beat(end))
-        line = self.standing(end)
-        if self.sessions[end].state is LinkState.UP and line is not None:
-            heard = [False]
-
-            def hear() -> None:
-                heard[0] = True
-
-            self.ask(end, line, hear)
-            self.later(SILENCE_S, lambda: None if heard[0] else self.silence(end, line))
-
-    def silence(self, end: int, line: Line) -> None:
-        if line in self.lines[end] and self.sessions[end].state is LinkState.UP:
-            self.tell(end, Withdrawn("silence"))
-
-
-def both_up(pair: Pair) -> bool:
-    return pair.states == [LinkState.UP, LinkState.UP]
+from tests.protocol.link_pair import HEALED_WITHIN_S, LATENCY_S, TIMES, Pair, both_up
 
 
 def test_a_fresh_link_is_up_at_both_ends_after_a_round_trip() -> None:
@@ -254,6 +102,73 @@ def test_a_notice_that_comes_after_the_link_is_back_costs_one_more_flap_and_no_m
     assert [name for _, _, name in pair.history].count("WentDown") == 4
 
 
+def test_a_backup_without_a_route_is_dialled_ever_more_rarely_and_nobody_hears_of_it() -> None:
+    pair = Pair(alone=False, backup=True, wire=False)
+    pair.run(3600.0)
+    pauses = [late - early for early, late in itertools.pairwise(pair.dials)]
+    expected = [TIMES.dial_timeout_s + min(TIMES.redial_s * 2**n, TIMES.redial_max_s) for n in range(len(pauses))]
+    assert pauses == pytest.approx(expected)
+    assert len(pair.dials) < 10 + 3600 / TIMES.redial_max_s
+    assert pair.history == []
+
+
+def test_a_backup_is_in_service_soon_after_its_route_appears_and_then_is_dialled_as_any_link() -> None:
+    pair = Pair(alone=False, backup=True, wire=False)
+    pair.run(600.0)
+    pair.wire = True
+    pair.run(600.0 + TIMES.redial_max_s + TIMES.dial_timeout_s)
+    assert both_up(pair)
+    pair.wire = False
+    pair.tell(0, Withdrawn("silence"))
+    pair.dials.clear()
+    pair.run(pair.now + 60.0)
+    assert len(pair.dials) == 60.0 // (TIMES.dial_timeout_s + TIMES.redial_s)
+
+
+@pytest.mark.parametrize("event", [LeftAlone(), Encouraged(usable=True)])
+def test_a_backup_that_is_needed_or_may_have_a_route_is_dialled_at_once_and_soon_again(event: Event) -> None:
+    pair = Pair(alone=False, backup=True, wire=False)
+    pair.run(605.0)
+    assert pair.states[0] is LinkState.DOWN
+    pair.dials.clear()
+    pair.tell(0, event)
+    assert pair.dials == [605.0]
+    pair.run(608.0)
+    assert len(pair.dials) >= 3
+
+
+def test_of_a_dial_whose_sockets_take_different_ways_the_one_that_stands_is_kept() -> None:
+    pair = Pair(alone=False, ways=[True, False, False, True])
+    pair.run(2 * TIMES.dial_timeout_s + 3 * LATENCY_S)
+    assert both_up(pair)
+    assert pair.dials == [0.0, TIMES.dial_timeout_s, 2 * TIMES.dial_timeout_s]
+
+
+def test_a_socket_that_stands_is_not_kept_for_ever() -> None:
+    pair = Pair(alone=False, ways=[True, False, *[False] * FRESH_SOCKETS])
+    pair.run((FRESH_SOCKETS + 1) * TIMES.dial_timeout_s + TIMES.redial_s / 2)
+    assert pair.states[0] is LinkState.DOWN
+    pair.run(pair.now + TIMES.redial_s)
+    assert both_up(pair)
+
+
+def is_back_within_the_grace_time(rng: random.Random) -> bool:
+    """A link that is left alone, each of whose sockets takes one of two ways by chance, one of which is dead."""
+    pair = Pair(alone=True)
+    pair.run(1.0)
+    pair.ways = [rng.random() < 0.5 for _ in range(40)]
+    pair.tell(0, Withdrawn("silence"))
+    pair.tell(0, LeftAlone())
+    pair.run(1.0 + 5.0)
+    return both_up(pair)
+
+
+def test_of_two_links_that_are_left_alone_one_finds_the_way_that_is_whole_within_the_grace_time() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        assert any([is_back_within_the_grace_time(rng), is_back_within_the_grace_time(rng)])
+
+
 HAPPENINGS: dict[str, Event] = {
     "withdrawn": Withdrawn("by decision"),
     "surrendered": Surrendered(),
@@ -282,6 +197,7 @@ def happen(pair: Pair, what: str, end: int) -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     alone=st.booleans(),
+    backup=st.booleans(),
     story=st.lists(
         st.tuples(
             st.sampled_from(["wire", "carrier gone", *HAPPENINGS]),
@@ -291,11 +207,11 @@ def happen(pair: Pair, what: str, end: int) -> None:
         max_size=25,
     ),
 )
-@example(alone=False, story=[("wire", 0, 1.0), ("withdrawn", 1, 0.1), ("wire", 0, 3.0)])
+@example(alone=False, backup=False, story=[("wire", 0, 1.0), ("withdrawn", 1, 0.1), ("wire", 0, 3.0)])
 def test_after_any_story_a_link_whose_wire_is_whole_is_up_at_both_ends_and_stays_up(
-    alone: bool, story: list[tuple[str, int, float]]
+    alone: bool, backup: bool, story: list[tuple[str, int, float]]
 ) -> None:
-    pair = Pair(alone)
+    pair = Pair(alone, backup)
     for what, end, then_s in story:
         happen(pair, what, end)
         pair.run(pair.now + then_s)

@@ -116,7 +116,8 @@ class Calls:
         given = dict(word.split("=", 1) for word in words)
         shape: dict[str, Any] = {name: int(given.pop(name)) for name in ("ranks", "nics", "spares") if name in given}
         model = Model(bandwidth_bytes_s=quantity(given.pop("bandwidth"))) if "bandwidth" in given else Model()
-        settings = Settings().replace(**{name: float(value) for name, value in given.items()})
+        usual = Settings(backup_paths=0)
+        settings = usual.replace(**{name: type(getattr(usual, name))(value) for name, value in given.items()})
         self._world = World(
             Shape(**shape, one_sided=self.one_sided, settings=settings, model=model),
             make_log=lambda rank: ToldLog(self, rank),

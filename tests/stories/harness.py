@@ -4,7 +4,7 @@ A story file has three parts: a comment that says what is shown and why, the com
 what they lead to. In the transcript ``*`` marks a command, ``rank 1`` a change of state there, ``rank 0 -> 1`` a
 control message at the moment it is heard. Left out, or nobody could read it: messages that say the same as the one
 before between the two, beats and acknowledgements. Chunks are counted at the end of each ``run``. Times are virtual, in
-milliseconds since all had connected.
+milliseconds since all had connected. Where backup_paths is not given there are none, as on most networks.
 
     world ranks=2 nics=2 spares=0 bandwidth=100MB/s silence_s=0.06   first; any setting by name
     all_reduce 4MiB [on 0 2] [of B] [timeout 20ms] [then rewrite]    called, not waited for

@@ -114,3 +114,36 @@ def test_nics_that_share_an_interface_share_its_carrier():
         NicChanged(0, True, "carrier"),
         NicChanged(1, True, "carrier"),
     ]
+
+
+@pytest.fixture
+def lanes() -> NicFollower:
+    """Of two lanes over eth0 at 10.0.1.10, up and told, and a third NIC."""
+    first, second = (Nic(index, "eth0", Endpoint("inet", "10.0.1.10", 5000 + index)) for index in range(2))
+    made = NicFollower((first, second, Nic(2, "eth1", Endpoint("inet", "10.0.2.10", 5002))))
+    hear(made, ETH0_UP, ETH1_UP)
+    return made
+
+
+def test_what_befalls_an_interface_befalls_all_lanes_over_it(lanes: NicFollower) -> None:
+    assert hear(lanes, LinkEvent("eth0", 12, False)) == [NicChanged(i, False, "carrier") for i in (0, 1)]
+    assert hear(lanes, ETH0_UP) == [NicChanged(i, True, "carrier") for i in (0, 1)]
+    assert hear(lanes, AddressEvent(12, "10.0.1.10", removed=True)) == [NicChanged(i, False, "address") for i in (0, 1)]
+    assert hear(lanes, AddressEvent(12, "10.0.1.10")) == [NicChanged(i, True, "address") for i in (0, 1)]
+
+
+def test_all_lanes_over_an_interface_follow_its_address_and_it(lanes: NicFollower) -> None:
+    hear(lanes, AddressEvent(12, "10.0.1.10", removed=True))
+    assert hear(lanes, AddressEvent(12, "10.0.1.77")) == [NicMoved(i, "10.0.1.77", "eth0", True) for i in (0, 1)]
+    hear(lanes, AddressEvent(12, "10.0.1.77", removed=True), LinkEvent("eth5", 30, True))
+    assert hear(lanes, AddressEvent(30, "10.0.1.77")) == [NicMoved(i, "10.0.1.77", "eth5", True) for i in (0, 1)]
+
+
+def test_nics_of_one_interface_with_addresses_of_their_own_are_no_lanes() -> None:
+    nics = (Nic(index, "eth0", Endpoint("inet", f"10.0.1.{index}", 5000)) for index in range(2))
+    made = NicFollower(nics)
+    hear(made, ETH0_UP)
+    for host in ("10.0.1.0", "10.0.1.1"):
+        hear(made, AddressEvent(12, host, removed=True))
+    assert hear(made, AddressEvent(12, "10.0.1.8")) == [NicMoved(0, "10.0.1.8", "eth0", True)]
+    assert hear(made, AddressEvent(12, "10.0.1.9")) == [NicMoved(1, "10.0.1.9", "eth0", True)]
