@@ -109,6 +109,15 @@ class Settings:
     )
     quiet_max_s: float = setting(60.0, "R2CCL_QUIET_MAX", "s", "limit of that doubling: a link is never given up")
     stable_s: float = setting(10.0, "R2CCL_STABLE", "s", "after this long in service a link's flaps are forgotten")
+    relay_queue_bytes: int = setting(
+        16 * MIB,
+        "R2CCL_RELAY_QUEUE",
+        "bytes",
+        "a rank that relays drops what comes while this much waits for the peer; memory bound = peers x this",
+    )
+    relay_patience_s: float = setting(
+        0.2, "R2CCL_RELAY_PATIENCE", "s", "nothing came through a relay for this long: others are asked for the peer"
+    )
     roll_call_s: float = setting(
         0.25, "R2CCL_ROLL_CALL", "s", "an unfinished operation is announced to all after this, then every second"
     )

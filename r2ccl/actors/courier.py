@@ -166,7 +166,10 @@ class Courier:
             parcel.was_written = True
             link.bulk.write(header, payload, landing, parcel.chunk * parcel.chunk_bytes)
         else:
-            parcel.was_written = False
+            # What a relay holds may come late, as a write may, and would be overtaken by one elsewhere.
+            parcel.was_written = (
+                link.id.is_relayed and self._shared.one_sided and size > self._shared.settings.eager_bytes
+            )
             link.bulk.send(header, payload)
 
     def take_back(self, lane: Lane, link: Link | None) -> None:

@@ -1,6 +1,6 @@
 """All actors of one rank, put together: the only file that names them all.
 
-    ports            one per NIC: device and links (not actors: they run when a device or timer calls)
+    ports            one per NIC, one for relays: device and links (no actors: they run when a device or timer calls)
     transport-i      lane i to every peer, at home on the i-th carrying NIC; restarts on a spare
     health           watches links and peers
     profiler         keeps the estimates of unused lanes honest
@@ -21,7 +21,7 @@ from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.health_monitor import HealthMonitor
-from r2ccl.actors.links import Link, Port, record_down, record_up
+from r2ccl.actors.links import DIRECT_AGAIN, Link, Port, record_down, record_up
 from r2ccl.actors.messages import (
     AbortAcknowledged,
     AbortHeard,
@@ -41,6 +41,7 @@ from r2ccl.actors.messages import (
 from r2ccl.actors.partings import Partings
 from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
+from r2ccl.actors.relaying import RelayPort, Relays
 from r2ccl.actors.report import moment, own_address
 from r2ccl.actors.shared import Shared, nominal_bandwidth
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
@@ -80,10 +81,16 @@ class Runtime:
         self.is_closed = False
         #: This is a fork of the process that it belongs to.
         self.is_in_child = False
+        #: One for each NIC, and all there are.
         self.ports: list[Port] = []
-        self.courier = Courier(shared, self.ports)
+        self.all_ports: list[Port] = []
+        self.courier = Courier(shared, self.all_ports)
         self.desk = ArrivalsDesk(shared, self.courier)
-        self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
+        self.relays = Relays(shared, self.courier)
+        self._relay_port = RelayPort(shared, self.relays, self.desk, self, self.courier)
+        self.ports.extend(Port(shared, device, self.desk, self, self.relays) for device in devices)
+        # Between two ranks there is nobody to relay.
+        self.all_ports.extend([*self.ports, self._relay_port] if shared.size > 2 else self.ports)
         self.supervisor = Supervisor(shared.clock, self._give_up)
         self.communicators = Communicators(
             shared, self.courier, self.desk, self.supervisor, Registrar(devices), self._own_stall_s, self._surrender
@@ -92,7 +99,9 @@ class Runtime:
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
-        self._partings = Partings(shared, self.ports, self.courier, self.communicators.peer_gone, self._wake_watchers)
+        self._partings = Partings(
+            shared, self.all_ports, self.courier, self.communicators.peer_gone, self._wake_watchers
+        )
         self._add_children()
 
     def _add_children(self) -> None:
@@ -120,7 +129,7 @@ class Runtime:
 
     def _health_monitor(self, predecessor: Actor | None) -> HealthMonitor:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE) if predecessor is None else predecessor.mailbox
-        return HealthMonitor(self.shared, mailbox, self.ports, self.courier, self._peer_gone, self._own_nic_changed)
+        return HealthMonitor(self.shared, mailbox, self.all_ports, self.courier, self._peer_gone, self._own_nic_changed)
 
     def _profiler(self, predecessor: Actor | None) -> Profiler:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.DROP_OLDEST) if predecessor is None else predecessor.mailbox
@@ -144,7 +153,7 @@ class Runtime:
 
     def start(self) -> None:
         """Accept, and dial the links of the plan: same rail, spares too."""
-        for port in self.ports:
+        for port in self.all_ports:
             port.device.listen(port)
         for peer in self.shared.peers:
             for local, remote in self.rails(peer):
@@ -230,13 +239,17 @@ class Runtime:
         peer = link.id.peer
         record_up(self.shared.events, link)
         self._offer(link)
+        if not link.id.is_relayed:
+            self._relay_port.dismiss(peer, DIRECT_AGAIN)
         self._paths_changed(peer)
         self.courier.resync(peer)
         self._wake_watchers()
 
     def _offer(self, link: Link) -> None:
+        if link.id.is_relayed and self.relays.way_to(link.id.peer) is not None:
+            return  # the peer has not got that far, or does not know yet
         nics = self.shared.members[link.id.peer].nics
-        is_spare = self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
+        is_spare = link.id.is_relayed or self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
         candidates = [self.supervisor.child(name) for name in self._homes]
         candidates.sort(key=lambda actor: actor.home_nic != link.id.local_nic)
         for actor in candidates:
@@ -317,7 +330,7 @@ class Runtime:
 
     def _surrender(self, communicator: int, operation: int) -> None:
         """End each connection that is in the middle of a chunk of a failed operation (decision 7)."""
-        for port in self.ports:
+        for port in self.all_ports:
             for link in list(port.links.values()):
                 if link.bulk is not None and not link.bulk.withdraw(communicator, operation):
                     port.step(link, Surrendered())
@@ -379,6 +392,6 @@ class Runtime:
         self.supervisor.stop()
         self.shared.timers.cancel_all()
         self.desk.close()
-        for port in self.ports:
+        for port in reversed(self.all_ports):  # that of relays says goodbye over the others
             port.close()
         self._wake_watchers()

@@ -294,12 +294,14 @@ def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
     """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
 
-    ``links_up`` are objects with ``id.local_nic`` and ``id.remote_nic``. Same-rail links come first, since cross-rail
-    ones may pass a router. Returns None when every link that is up already serves another lane: sharing it would add
-    nothing.
+    ``links_up`` are objects with ``id``, a ``LinkId``. Same-rail links come first, since cross-rail ones may pass a
+    router. A relayed one is taken only where no other is up. Returns None when every link that is up already serves
+    another lane: sharing it would add nothing.
     """
+    links_up = list(links_up)
+    direct = [link for link in links_up if not link.id.is_relayed]
     used_nics = {(link.id.local_nic, link.id.remote_nic) for link in taken}
-    free = [link for link in links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
+    free = [link for link in direct or links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
     if not free:
         return None
     return min(

@@ -4,7 +4,8 @@ Every frame has the same header, so that a receiver reads a fixed number of byte
 belongs, and lets the kernel write it there. The header ends in a check of its own: a header that fails it means that
 we no longer know where frames begin, so the connection ends. A payload that fails its checksum costs only that chunk.
 
-Chunks carry raw bytes; all other frames carry a msgpack list, small by construction. Nothing is ever pickled.
+Chunks carry raw bytes, and relayed frames another frame (protocol.relay); all others carry a msgpack list, small by
+construction. Nothing is ever pickled.
 Acknowledgements ride in the header of chunks going the other way (``acknowledged``) as well as in frames of their own.
 
     offset  0  magic u16 · kind u8 · flags u8 · payload_bytes u32
@@ -64,10 +65,16 @@ class Kind(enum.IntEnum):
     REPEAT = 11
     FENCED = 12
     BALLOT = 13
+    RELAYED = 14
 
 
 #: Versions of the wire do not mix (the handshake refuses that), so a kind that we do not know is no newer one.
 _KIND_LAST = max(Kind).value
+#: Kinds whose payload is raw bytes and may be large: a transport asks where they go, and tells when they are there.
+#: Plain numbers, because every frame's kind is looked for in them.
+RAW_KINDS: Final = frozenset((Kind.CHUNK.value, Kind.RELAYED.value))
+#: The largest payload of a relayed frame: a frame.
+RELAYED_BYTES_MAX = HEADER_BYTES + max(CHUNK_BYTES_MAX, CONTROL_BYTES_MAX)
 
 
 class Flag:
@@ -141,9 +148,20 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
         raise BadFrame("a header fails its check")
     if not 0 < header.kind <= _KIND_LAST:
         raise BadFrame(f"no kind of frame has the number {header.kind}")
-    if header.payload_bytes > (CHUNK_BYTES_MAX if header.kind == Kind.CHUNK else CONTROL_BYTES_MAX):
+    if header.payload_bytes > _payload_bytes_max(header.kind):
         raise BadFrame(f"a payload of {header.payload_bytes} bytes is over the limit")
     return header
+
+
+def _payload_bytes_max(kind: int) -> int:
+    if kind == Kind.CHUNK:
+        return CHUNK_BYTES_MAX
+    return RELAYED_BYTES_MAX if kind == Kind.RELAYED else CONTROL_BYTES_MAX
+
+
+def repack_header(header: Header) -> bytes:
+    """The 64 bytes that a header was read from."""
+    return _LAYOUT.pack(*header)
 
 
 def pack_control(kind: Kind, source: int, target: int, body: Sequence[Any]) -> tuple[bytes, bytes]:

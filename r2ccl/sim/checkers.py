@@ -275,13 +275,14 @@ def kept(runtime: Runtime) -> list[str]:
         found.append(("parked operations", len(coordinator.inbox.parked)))
     for channels in runtime.communicators._channels:
         found.append(("receives that wait for a source", sum(map(len, channels._pending.values()))))
+    found.append(("frames being received for others", len(runtime.relays._incoming)))
     for port in runtime.ports:
         found.append(("registered regions", len(getattr(port.device, "_regions", ()))))
     return [f"rank {rank} keeps {amount} {what}" for what, amount in found if amount]
 
 
 def missing_links(runtime: Runtime) -> list[str]:
-    """Links of the plan that a rank does not have, and lanes without one."""
+    """Links of the plan that a rank does not have, lanes without one, and links that others carry all the same."""
     rank, missing = runtime.shared.rank, list[str]()
     for peer in runtime.shared.peers:
         up = {(link.id.local_nic, link.id.remote_nic) for link in runtime.courier.links_up(peer)}
@@ -294,6 +295,11 @@ def missing_links(runtime: Runtime) -> list[str]:
             f"rank {rank}: lane {lane.index} to rank {peer} found no link"
             for lane in runtime.courier.lanes[peer]
             if lane.link is None
+        ]
+        missing += [
+            f"rank {rank}: still relayed to rank {peer}"
+            for link in runtime.courier.links_up(peer)
+            if link.id.is_relayed
         ]
     return missing
 

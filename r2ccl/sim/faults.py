@@ -4,7 +4,8 @@ The promise says what may be demanded of the subject:
 
     PATHS        every two ranks keep a link that has been whole for long enough to be used: no operation may fail
     OUTAGE       one rank, or one pair, has no path for less than the grace time: no operation may fail either
-    UNREACHABLE  one rank, or one pair, has no path for good: every rank learns of it as PeerLost
+    UNREACHABLE  one rank, or one pair, has no path for good: every rank learns of it as PeerLost; but a pair that
+                 others reach is relayed by them, and no operation may fail
     KILLED       a rank's process ends: as UNREACHABLE, and where paths are whole the cause is ``dead``
 
 A fault is an interval. All of them are over when the healed phase begins, but for a kill and for what is unreachable.

@@ -66,18 +66,29 @@ class Scenario:
         return dataclasses.replace(self, faults=(), promise=Promise.PATHS)
 
     def loses_a_member(self, group: int) -> bool:
-        """Is there a pair in the communicator that ends without a path for good?"""
+        """Is there a pair in the communicator that ends without a path of any kind for good?"""
         return any(True for _ in self._lost_pairs(self.groups[group].members))
 
     def _lost_pairs(self, members: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        nics = range(self.shape.nics + self.shape.spares)
         for_good = [fault for fault in self.faults if fault.until_s == FOREVER]
         killed = {fault.one[0] for fault in for_good if fault.kind is FaultKind.KILL}
         broken = [fault for fault in for_good if fault.kind in BREAKING]
         for one, other in itertools.combinations(members, 2):
-            links = itertools.product(((one, nic) for nic in nics), ((other, nic) for nic in nics))
-            if killed & {one, other} or all(any(fault.breaks(*link) for fault in broken) for link in links):
+            if killed & {one, other} or not (
+                self._reaches(one, other, broken)
+                or any(
+                    self._reaches(one, relay, broken) and self._reaches(relay, other, broken)
+                    for relay in range(self.shape.ranks)
+                    if relay not in killed | {one, other}
+                )
+            ):
                 yield one, other
+
+    def _reaches(self, one: int, other: int, broken: list[Fault]) -> bool:
+        """Is there a direct link between two ranks that is not broken?"""
+        nics = range(self.shape.nics + self.shape.spares)
+        links = itertools.product(((one, nic) for nic in nics), ((other, nic) for nic in nics))
+        return not all(any(fault.breaks(*link) for fault in broken) for link in links)
 
     def may_fail(self, group: int) -> bool:
         """A communicator with such a pair fails; one that a failed split would have made may."""
