@@ -253,6 +253,7 @@ class HealthMonitor(Actor):
                     self._link_given_up(port, link, told[theirs, port.nic.index])
         if told and self._shared.one_sided:
             self._courier.confirm_fences(peer, notice.links_down)
+        self._courier.ask_fences(peer)
 
     def _link_given_up(self, port: Port, link: Link, incident: int) -> None:
         key = (link.id.peer, link.id.remote_nic, port.nic.index)
