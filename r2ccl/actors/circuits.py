@@ -166,6 +166,8 @@ class RelayDevice:
     def __init__(self, shared: Shared, find_way: Callable[[int], Way | None], use: Callable[[Way], None]) -> None:
         self.nic = Nic(RELAY_NIC, "relay", Endpoint("relay", "", 0), spare=True)
         self.receiver: Receiver
+        #: Told of a chunk of which only the header came.
+        self.on_trimmed: Callable[[Connection, Header], None] = lambda connection, header: None
         self._shared = shared
         self._find_way = find_way
         self._use = use
@@ -280,15 +282,13 @@ class RelayDevice:
                 self._answered(circuit, link)
             case Word.NO_ROUTE:
                 self._not_reached(circuit, link.id.peer)
-            case Word.DROPPED:
-                circuit.lose(Loss.FLUSHED, f"rank {link.id.peer} had no room")
             case Word.END:
                 circuit.lose(Loss.RESET, "the peer ended it")
             case Word.ASK:
                 self._reply(link, Word.HERE, frame)
             case Word.HERE:
                 self._here(circuit)
-            case Word.FRAME | Word.RECEIPT:
+            case Word.FRAME | Word.TRIMMED | Word.RECEIPT:
                 self._answered(circuit, link)  # the answer itself goes another way, and may come later
                 self._arrived(circuit, frame, payload)
             case _:
@@ -298,7 +298,7 @@ class RelayDevice:
         """Nothing here has that name. A first DIAL makes it; what else comes of it is told that it is over."""
         if frame.word is Word.DIAL:
             self._dialled(link, frame)
-        elif frame.word in (Word.FRAME, Word.RECEIPT, Word.ANSWER, Word.ASK):
+        elif frame.word in (Word.FRAME, Word.TRIMMED, Word.RECEIPT, Word.ANSWER, Word.ASK):
             self._reply(link, Word.END, frame)
 
     def _dialled(self, link: Link, frame: RelayedFrame) -> None:
@@ -345,11 +345,17 @@ class RelayDevice:
             circuit.circuit.hear(frame.received, self.now())
             if frame.word is Word.RECEIPT:
                 return
-            if not circuit.circuit.take(frame.number, len(payload)):
+            size = len(payload)
+            if frame.word is Word.TRIMMED:
+                size = HEADER_BYTES + unpack_header(payload).payload_bytes
+            if not circuit.circuit.take(frame.number, size):
                 circuit.lose(Loss.FLUSHED, "a frame was lost on the way")
                 return
             self._touched[circuit] = None
-            circuit.take(payload)
+            if frame.word is Word.TRIMMED:
+                self.on_trimmed(circuit, unpack_header(payload))
+            else:
+                circuit.take(payload)
         except BadFrame as bad:
             # The link that it came by is whole: what was wrong is of the other end's making.
             if not circuit.is_over:

@@ -288,6 +288,8 @@ class Courier:
         if parcel is not None and parcel.lane is not None and parcel.lane.link.is_up:
             lane = parcel.lane
             lane.drop(parcel)
+            if lane.link.id.is_relayed:
+                lane.narrow()  # the relay had no room
             self.put(lane, parcel)
 
     # Control.

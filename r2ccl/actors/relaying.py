@@ -19,10 +19,13 @@ from r2ccl.actors.shared import Shared
 from r2ccl.ids import RELAY_NIC
 from r2ccl.protocol import nic_session as session
 from r2ccl.protocol.nic_session import LinkState
-from r2ccl.protocol.relay import EXPECTING, Word, check_hop, pack_relayed, read_relayed
-from r2ccl.protocol.wire import Header, repack_header
+from r2ccl.protocol.relay import EXPECTING, Word, check_hop, pack_relayed, read_relayed, trim
+from r2ccl.protocol.wire import HEADER_BYTES, Header, repack_header
 from r2ccl.topology import Member
 from r2ccl.transport.interface import Connection, Purpose
+
+#: What may wait in the control connection to a peer: frames of control are small, and dropping one ends its circuit.
+CONTROL_QUEUE_BYTES_MAX = 4 << 20
 
 
 class Relays:
@@ -71,25 +74,24 @@ class Relays:
             self._carry(link, connection, header, payload)
 
     def _carry(self, link: Link, connection: Connection, header: Header, payload: bytearray | memoryview) -> None:
-        counters = self._shared.counters
+        counters, frame = self._shared.counters, read_relayed(header)
+        is_bulk = connection.purpose is Purpose.BULK
         way = self.way_to(header.target)
-        if way is None:
-            self._answer_for(Word.NO_ROUTE, link, header)
+        on = None if way is None else way.bulk if is_bulk else way.control
+        waiting_bytes = 0 if on is None else on.sample().unsent_bytes
+        if way is None or on is None or (not is_bulk and waiting_bytes > CONTROL_QUEUE_BYTES_MAX):
+            if link.control is not None and frame.word in EXPECTING:
+                answer = pack_relayed(Word.NO_ROUTE, header.target, header.source, header.communicator)
+                link.control.send(answer, b"")
             return
-        on = way.bulk if connection.purpose is Purpose.BULK else way.control
-        if on.sample().unsent_bytes > self._shared.settings.relay_queue_bytes:
+        whole = repack_header(header)
+        if frame.word is Word.FRAME and is_bulk and waiting_bytes > self._shared.settings.relay_queue_bytes:
             counters.relay_dropped_frames += 1
-            self._answer_for(Word.DROPPED, link, header)
-            return
+            whole, payload = trim(frame), payload[:HEADER_BYTES]
         counters.relayed_bytes += len(payload)
         # A small payload is lent for this call only.
-        on.send(repack_header(header), bytes(payload) if isinstance(payload, memoryview) else memoryview(payload))
+        on.send(whole, bytes(payload) if isinstance(payload, memoryview) else memoryview(payload))
         self._use(way)
-
-    def _answer_for(self, word: Word, link: Link, header: Header) -> None:
-        """Say in the target's name that it was not reached."""
-        if link.control is not None and read_relayed(header).word in EXPECTING:
-            link.control.send(pack_relayed(word, header.target, header.source, header.communicator), b"")
 
     def spoiled(self, connection: Connection) -> None:
         """Its checksum is wrong; it is missed by its number."""
@@ -113,18 +115,43 @@ class RelayPort(Port):
     ) -> None:
         super().__init__(shared, relays.device, arrivals, switchboard, relays)
         self._courier = courier
+        #: peer -> when it was last dialled at once.
+        self._dialled_at_s: dict[int, float] = {}
+        #: Those for whom a period runs, at the end of which they are dialled.
+        self._waiting: set[int] = set()
+        relays.device.on_trimmed = arrivals.trimmed
 
     def remote_nics(self, member: Member) -> Iterable[int]:
         """See :meth:`Port.remote_nics`."""
         return (RELAY_NIC,)
 
     def left_alone(self, peer: int, remote_nic: int) -> None:
-        """No link to the peer is in service. If it is the peer that dials, it may not know yet, and is asked to."""
+        """No link to the peer is in service. If it is the peer that dials, it may not know yet, and is asked to.
+
+        At most once in a redial period: a circuit takes less than a millisecond to be made, and one that ends as soon
+        would be made, and everything that was sent on it sent again, a thousand times a second.
+        """
+        if peer in self._left or peer in self._waiting:
+            return
+        now, period_s = self._shared.clock.now(), self._shared.settings.redial_s
+        wait_s = self._dialled_at_s.get(peer, -period_s) + period_s - now
+        if wait_s > 0:
+            self._waiting.add(peer)
+            self._shared.timers.after(wait_s, self._still_alone, peer)
+            return
+        self._dialled_at_s[peer] = now
         super().left_alone(peer, remote_nic)
         self.probe(peer, remote_nic)
 
+    def _still_alone(self, peer: int) -> None:
+        self._waiting.discard(peer)
+        if not self._switchboard.has_path(peer):
+            self.left_alone(peer, RELAY_NIC)
+
     def probe(self, peer: int, remote_nic: int) -> None:
         """Ask the peer to dial. Who dials itself does so by its session's timer."""
+        if peer in self._left:
+            return
         link = self.link(peer, remote_nic)
         if not link.session.dialler and link.session.state in (LinkState.ABSENT, LinkState.DOWN):
             super().probe(peer, remote_nic)

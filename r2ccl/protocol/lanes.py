@@ -237,6 +237,10 @@ class Lane:
             self._release(parcel)
         return parcels
 
+    def narrow(self) -> None:
+        """More was under way than fits: send less at a time, until it is measured again."""
+        self.window_bytes = max(self.chunk_bytes, self.window_bytes // 2)
+
     def _measure_from(self, now: float) -> None:
         self._busy_since_s = now
         self._rate_bytes = 0

@@ -16,12 +16,16 @@ frame, header and all.
     RECEIPT    A or B    so many bytes of frames have come (``received``, as in every word)
     END        A or B    this end has no such circuit (any more)
     NO_ROUTE   C         in B's name, to A: C has no link to B
-    DROPPED    C         in B's name, to A: C had no room for a frame
+    TRIMMED    C         in A's name, to B: a FRAME of which C had room for the inner header only
     ASK, HERE  A, B      ``relays: are you there?`` and the answer, through ranks that do not carry the circuit
 
-What is lost shows as a gap in the numbers, and a circuit with a gap ends: its link is made anew, through whoever
-answers first, and lanes send again what was not acknowledged. That is dearer than a resend of the one frame would be,
-and needs no second protocol; a relay drops only when it is full, so it is rare.
+A relay that is full drops chunks, but not their names: of each it passes on the header, and the receiver asks its
+source for that chunk again, as for one that came with a wrong checksum. So a full relay goes on carrying as much as its
+second leg takes. To end the circuit instead, which lanes would survive, too, was tried: the dials and resends that
+follow keep the relay full, and a peer was taken for unreachable while its relay carried nothing but those.
+
+What is lost otherwise, with a link of the relay, shows as a gap in the numbers, and a circuit with a gap ends: its link
+is made anew, through whoever answers first, and lanes send again what was not acknowledged.
 
 Silence on a circuit accuses nobody. Behind it is a process, not a kernel: one that computes for a second sends no
 receipt for a second. Each of the two legs is a link, watched by the ranks at its ends like any other, and a relay that
@@ -36,7 +40,7 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from r2ccl.protocol.wire import BadFrame, Header, Kind, pack_header
+from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Header, Kind, pack_header
 
 #: How many ranks carry a DIAL at a time. More would be a storm where all pairs of a large job lose their paths at once;
 #: the next attempt, a redial period later, asks the next ones.
@@ -53,7 +57,7 @@ class Word(enum.IntEnum):
     RECEIPT = 4
     END = 5
     NO_ROUTE = 6
-    DROPPED = 7
+    TRIMMED = 7
     ASK = 8
     HERE = 9
 
@@ -101,6 +105,14 @@ def pack_relayed(
 ) -> bytes:
     """The outer header."""
     return pack_header(Kind.RELAYED, 0, payload_bytes, circuit, number, word, source, target, purpose, 0, received)
+
+
+def trim(frame: RelayedFrame) -> bytes:
+    """The outer header of a FRAME of which only the inner header goes on."""
+    return pack_relayed(
+        Word.TRIMMED, frame.source, frame.target, frame.circuit,
+        purpose=frame.purpose, number=frame.number, received=frame.received, payload_bytes=HEADER_BYTES,
+    )  # fmt: skip
 
 
 def check_hop(header: Header, carrier: int, rank: int, size: int) -> None:
@@ -174,7 +186,7 @@ class Circuit:
         return self.received_bytes
 
     def take(self, number: int, size: int) -> bool:
-        """A frame came. False: one before it was lost, so the circuit must end."""
+        """A frame came, of so many bytes when it was sent. False: one before it was lost, so the circuit must end."""
         if number != self.received_frames + 1:
             return False
         self.received_frames = number

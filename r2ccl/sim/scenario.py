@@ -130,6 +130,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     rng = random.Random(seed)
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
     shape = _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1)
+    shape = dataclasses.replace(shape, settings=_relays(random.Random(f"relays of {seed}"), shape.settings))
     groups = _with_programs(rng, shape, _groups(rng, shape.ranks))
     horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
     groups = [
@@ -177,6 +178,13 @@ def _shape(rng: random.Random, one_sided: bool) -> Shape:
         dial_timeout_s=dial_timeout_s,
     )
     return Shape(ranks, nics, spares, one_sided, settings, model)
+
+
+def _relays(rng: random.Random, settings: Settings) -> Settings:
+    """Some relays are full at once, and some peers soon impatient."""
+    return settings.replace(
+        relay_queue_bytes=rng.choice((0, 4 * settings.chunk_bytes, 1 << 24)), relay_patience_s=rng.choice((0.02, 0.2))
+    )
 
 
 # The communicators.
