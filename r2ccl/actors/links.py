@@ -7,7 +7,6 @@ are carried out here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Final, Protocol, assert_never
 
@@ -19,7 +18,6 @@ from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
-from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import Member
 from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 
@@ -27,8 +25,6 @@ from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 PEER_LEFT = "peer left"
 #: A direct link is in service, so a relayed one is not needed.
 DIRECT_AGAIN = "a direct link is up"
-#: Out of service without any fault of the path.
-NO_LOSS = (PEER_LEFT, session.SURRENDERED, DIRECT_AGAIN)
 #: A plain number, because every frame's kind is compared with it.
 _RELAYED: Final = Kind.RELAYED.value
 
@@ -395,16 +391,3 @@ class Port:
             self.step(link, session.Echoed())
         elif header.kind != Kind.BEAT:
             self._switchboard.control(link, header, body)
-
-
-def record_up(events: EventLog, link: Link) -> None:
-    """A link is in service: for the first time, or again."""
-    first = not link.session.incident
-    change, cause = ("ABSENT->UP", "connected") if first else ("DOWN->UP", "readmitted")
-    events.record("link", link=str(link.id), change=change, cause=cause)
-
-
-def record_down(events: EventLog, link: Link, cause: str) -> None:
-    """A link is out of service. Where that is no fault of the path, nobody needs to be warned."""
-    level = logging.INFO if cause in NO_LOSS else logging.WARNING
-    events.record("link", level=level, link=str(link.id), change="UP->DOWN", cause=cause)

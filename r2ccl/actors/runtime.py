@@ -21,7 +21,8 @@ from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.health_monitor import HealthMonitor
-from r2ccl.actors.links import DIRECT_AGAIN, Link, Port, record_down, record_up
+from r2ccl.actors.link_log import record_down, record_up
+from r2ccl.actors.links import DIRECT_AGAIN, Link, Port
 from r2ccl.actors.messages import (
     AbortAcknowledged,
     AbortHeard,

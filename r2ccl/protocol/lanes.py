@@ -111,6 +111,7 @@ class Lane:
         "_round_trip_at_s",
         "bandwidth",
         "chunk_bytes",
+        "hops",
         "index",
         "is_diverted",
         "is_measured",
@@ -154,6 +155,8 @@ class Lane:
         self.probe_due = False
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
+        #: Ranks that take a chunk in full before it goes on, the receiver included.
+        self.hops = 1
         #: A lane starts with room for a few chunks; what it measures then decides.
         self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
 
@@ -237,6 +240,13 @@ class Lane:
             self._release(parcel)
         return parcels
 
+    def lead_over(self, hops: int) -> None:
+        """The lane's link leads over so many hops. Each of them holds a chunk while the one before sends the next."""
+        if hops != self.hops:
+            self.hops = hops
+            self.round_trip_s = 0.0
+            self.window_bytes = max(self.window_bytes, CHUNKS_MIN * hops * self.chunk_bytes)
+
     def narrow(self) -> None:
         """More was under way than fits: send less at a time, until it is measured again."""
         self.window_bytes = max(self.chunk_bytes, self.window_bytes // 2)
@@ -262,8 +272,8 @@ class Lane:
             self.is_measured = True
             self._measure_from(now)
             self.window_bytes = max(
-                CHUNKS_MIN * self.chunk_bytes,
-                int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
+                CHUNKS_MIN * self.hops * self.chunk_bytes,
+                int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S * self.hops)),
             )
 
 

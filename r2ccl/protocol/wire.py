@@ -20,6 +20,7 @@ import enum
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
@@ -70,11 +71,11 @@ class Kind(enum.IntEnum):
 
 #: Versions of the wire do not mix (the handshake refuses that), so a kind that we do not know is no newer one.
 _KIND_LAST = max(Kind).value
-#: Kinds whose payload is raw bytes and may be large: a transport asks where they go, and tells when they are there.
-#: Plain numbers, because every frame's kind is looked for in them.
+#: Kinds whose payload is raw and may be large: a transport asks where it goes. Numbers, for speed.
 RAW_KINDS: Final = frozenset((Kind.CHUNK.value, Kind.RELAYED.value))
 #: The largest payload of a relayed frame: a frame.
 RELAYED_BYTES_MAX = HEADER_BYTES + max(CHUNK_BYTES_MAX, CONTROL_BYTES_MAX)
+_RAW_BYTES_MAX: Final = MappingProxyType({Kind.CHUNK.value: CHUNK_BYTES_MAX, Kind.RELAYED.value: RELAYED_BYTES_MAX})
 
 
 class Flag:
@@ -148,15 +149,9 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
         raise BadFrame("a header fails its check")
     if not 0 < header.kind <= _KIND_LAST:
         raise BadFrame(f"no kind of frame has the number {header.kind}")
-    if header.payload_bytes > _payload_bytes_max(header.kind):
+    if header.payload_bytes > _RAW_BYTES_MAX.get(header.kind, CONTROL_BYTES_MAX):
         raise BadFrame(f"a payload of {header.payload_bytes} bytes is over the limit")
     return header
-
-
-def _payload_bytes_max(kind: int) -> int:
-    if kind == Kind.CHUNK:
-        return CHUNK_BYTES_MAX
-    return RELAYED_BYTES_MAX if kind == Kind.RELAYED else CONTROL_BYTES_MAX
 
 
 def repack_header(header: Header) -> bytes:

@@ -12,6 +12,7 @@ from r2ccl.protocol.nic_session import (
     CameUp,
     ConnectionFailed,
     Dial,
+    Dismissed,
     Echoed,
     Encouraged,
     LeftAlone,
@@ -245,6 +246,25 @@ def test_who_does_not_dial_does_not_begin_to_when_a_timer_of_its_probation_fires
     link.tell(ConnectionFailed(CONTROL, "reset"))
     assert link.ring() == []
     assert link.state is DOWN
+
+
+@pytest.mark.parametrize("state", [DIALLING, PROBATION, UP, DOWN])
+def test_a_dismissed_link_is_dialled_again_only_when_it_is_left_alone(state: LinkState) -> None:
+    link = link_in(state, dialler=True)
+    link.tell(Dismissed("not needed"))
+    assert link.ring() == []
+    assert link.state is DOWN
+    assert link.tell(LeftAlone())[0] == Dial()
+
+
+def test_a_dismissed_link_counts_its_loss_and_must_echo_before_it_is_up_again() -> None:
+    link = link_in(UP, dialler=False)
+    link.tell(Dismissed("not needed"))
+    assert (link.session.incident, link.session.ended_by_peer) == (1, False)
+    link.connect(alone=True)
+    assert link.state is PROBATION
+    link.tell(Echoed())
+    assert link.state is UP
 
 
 def test_timers_of_the_past_are_ignored() -> None:

@@ -93,7 +93,9 @@ def describe(kind: Kind, body: list[Any], letters: Mapping[int, str]) -> str:
             return f"ABORT {abort.operation} cause={abort.cause}"
         case Kind.NOTICE:
             notice = read_notice(body)
-            links = ", ".join(f"{nic_name(ours)}->{nic_name(theirs)} (incident {n})" for ours, theirs, n in notice.links_down)
+            links = ", ".join(
+                f"{nic_name(ours)}->{nic_name(theirs)} (incident {n})" for ours, theirs, n in notice.links_down
+            )
             nics = ", ".join(f"nic{nic}" for nic in notice.nics_down)
             return f"NOTICE NICs down: {nics or 'none'}; links down: {links or 'none'};"
         case Kind.GOODBYE:
