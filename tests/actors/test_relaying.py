@@ -20,7 +20,7 @@ from r2ccl.protocol.relay import RelayedFrame, Word, pack_relayed
 from r2ccl.protocol.wire import HEADER_BYTES, Kind, pack_control, pack_header
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
-from r2ccl.transport.interface import Connection, Loss
+from r2ccl.transport.interface import Connection, Loss, Purpose
 from r2ccl.transport.memory_path import Model
 from tests.simulated import together
 
@@ -273,6 +273,80 @@ def test_with_two_ranks_there_is_nobody_to_ask() -> None:
     relayed_world(story, ranks=2)
 
 
+def listen(world: World, rank: int, passes: Callable[[RelayedFrame], bool]) -> None:
+    """Let a rank hear only some of the relayed frames that are for it."""
+    device = world.runtimes[rank].relays.device
+    hear = device.heard
+
+    def tapped(link: Link, frame: RelayedFrame, payload: Any) -> None:
+        if passes(frame):
+            hear(link, frame, payload)
+
+    device.heard = tapped  # type: ignore[method-assign]
+
+
+def test_a_frame_that_overtakes_the_answer_is_an_answer() -> None:
+    async def story(world: World) -> None:
+        listen(world, 0, lambda frame: frame.word is not Word.ANSWER)
+        world.fabric.cut((0, 0))
+        world.fabric.cut((1, 1))
+        received = np.zeros(1000, np.uint8)
+        sent = np.arange(1000, dtype=np.uint32).astype(np.uint8)
+        await asyncio.gather(world.communicators[1].send(sent, 0), world.communicators[0].recv(received, 1))
+        assert received.tolist() == sent.tolist()
+        await all_reduce(world)
+
+    relayed_world(story)
+
+
+def test_a_dial_that_comes_late_by_a_slow_rank_makes_no_circuit() -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        device = world.runtimes[1].relays.device
+        circuits = dict(device.circuits)
+        for circuit in circuits.values():
+            for number in range(circuit.number + 1):
+                bulk_of(world, 2, 1).send(pack_relayed(Word.DIAL, 0, 1, number, purpose=circuit.purpose), b"")
+        await asyncio.sleep(0.001)
+        assert device.circuits == circuits
+
+    relayed_world(story)
+
+
+def test_a_circuit_that_is_being_made_ends_with_the_last_link_to_those_who_were_asked() -> None:
+    async def story(world: World) -> None:
+        device = world.runtimes[0].relays.device
+        world.fabric.freeze(2)
+        circuit = device.dial(1, RELAY_NIC, device.nic.endpoint, Purpose.PROBE)
+        assert list(circuit.asked) == [2]
+        world.fabric.cut((0, 0))
+        world.fabric.cut((0, 1))
+        await asyncio.sleep(0.001)
+        assert circuit.is_over
+        world.fabric.thaw(2)
+        for nic in range(2):
+            world.fabric.restore((0, nic))
+        await all_reduce(world)
+
+    relayed_world(story)
+
+
+def test_a_circuit_that_nobody_can_carry_ends_at_once() -> None:
+    async def story(world: World) -> None:
+        device = world.runtimes[0].relays.device
+        for nic in range(2):
+            world.fabric.cut((1, nic))
+        await asyncio.sleep(0.2)
+        circuit = device.dial(1, RELAY_NIC, device.nic.endpoint, Purpose.PROBE)
+        await asyncio.sleep(0.001)
+        assert circuit.is_over
+        for nic in range(2):
+            world.fabric.restore((1, nic))
+        await all_reduce(world)
+
+    relayed_world(story)
+
+
 # What others may send.
 
 
@@ -306,14 +380,12 @@ def test_a_frame_that_no_rank_would_send_ends_the_link_that_brought_it(header: b
 def test_a_frame_of_a_circuit_that_is_not_known_is_answered_with_its_end() -> None:
     async def story(world: World) -> None:
         heard: list[Word] = []
-        device = world.runtimes[0].relays.device
-        hear = device.heard
 
-        def tapped(link: Link, frame: RelayedFrame, payload: Any) -> None:
+        def passes(frame: RelayedFrame) -> bool:
             heard.append(frame.word)
-            hear(link, frame, payload)
+            return True
 
-        device.heard = tapped  # type: ignore[method-assign]
+        listen(world, 0, passes)
         bulk_of(world, 0, 2).send(pack_relayed(Word.FRAME, 0, 1, 99, number=1, payload_bytes=3), b"abc")
         await asyncio.sleep(0.001)
         assert heard == [Word.END]
