@@ -190,7 +190,8 @@ class Handle:
         - ``lanes``, by ``lane0->rank1`` ...: ``link``, ``bandwidth_bytes_s`` (``measured``, or the NIC's nominal one),
           ``round_trip_s`` (seconds from sent to acknowledged), ``window_bytes``, ``outstanding_bytes``.
         - ``counters``: the raw counters as ``total``, ``nics``, ``peers`` and ``links`` (NIC and peer), ``failovers``,
-          ``parked_bytes`` (arrived before their operation was called).
+          ``parked_bytes`` (arrived before their operation was called), ``relayed_bytes`` (carried for others) and
+          ``relay_dropped_frames`` (that there was no room for). What others carried is the NIC ``relay``.
 
         Network figures are those of the process: communicators share its links.
         """
