@@ -124,6 +124,15 @@ class Settings:
         "links",
         "links across rails kept ready per peer, as far as there are routes: with two, the loss of any NIC leaves one",
     )
+    relay_queue_bytes: int = setting(
+        16 * MIB,
+        "R2CCL_RELAY_QUEUE",
+        "bytes",
+        "a rank that relays drops what comes while this much waits for the peer; memory bound = peers x this",
+    )
+    relay_patience_s: float = setting(
+        0.2, "R2CCL_RELAY_PATIENCE", "s", "nothing came through a relay for this long: others are asked for the peer"
+    )
     roll_call_s: float = setting(
         0.25, "R2CCL_ROLL_CALL", "s", "an unfinished operation is announced to all after this, then every second"
     )

@@ -196,7 +196,8 @@ class Handle:
           evidence on ``repaired_after_s`` (the last lane has another link) and ``verdict_after_s``, None until then and
           where no lane was on it; ``verdict`` and its ``evidence``, in words.
         - ``counters``: the raw counters as ``total``, ``nics``, ``peers`` and ``links`` (NIC and peer), ``failovers``,
-          ``parked_bytes`` (arrived before their operation was called).
+          ``parked_bytes`` (arrived before their operation was called), ``relayed_bytes`` (carried for others) and
+          ``relay_dropped_frames`` (that there was no room for). What others carried is the NIC ``relay``.
 
         Network figures are those of the process: communicators share its links.
         """

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 #: The parent of the first communicator of a job.
 WORLD_PARENT = 0
+#: The index, on every rank, of the NIC that is none: what goes by it is carried by other ranks. No host has so many.
+RELAY_NIC = 0xFFFF
 
 
 class TransferName(NamedTuple):
@@ -44,8 +46,20 @@ class LinkId:
     local_nic: int
     remote_nic: int
 
+    @property
+    def is_relayed(self) -> bool:
+        """Do other ranks carry what goes by it?"""
+        return self.local_nic == RELAY_NIC
+
     def __str__(self) -> str:
+        if self.is_relayed:
+            return f"relay->rank{self.peer}"
         return f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic}"
+
+
+def nic_name(index: int) -> str:
+    """A NIC as logs and counters call it."""
+    return "relay" if index == RELAY_NIC else f"nic{index}"
 
 
 def communicator_id(parent: int, operation: int, colour: int) -> int:

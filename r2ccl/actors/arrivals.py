@@ -222,18 +222,30 @@ class ArrivalsDesk:
         A duplicate is often wrong: its memory belongs to what came after, once the first copy had arrived.
         """
         self._let_go(connection)
+        if self._ask_for(connection, header):
+            self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
+
+    def trimmed(self, connection: Connection, header: Header) -> None:
+        """A relay had room for the chunk's header only: as one that is spoiled, but nobody's fault."""
+        self._verify(connection, header)
+        if header.kind != Kind.CHUNK:
+            raise BadFrame(f"a frame of kind {header.kind} was trimmed")
+        self._ask_for(connection, header)
+
+    def _ask_for(self, connection: Connection, header: Header) -> bool:
+        """Ask for a chunk again. False: it was here already."""
         inbox = self._inboxes.get(header.communicator)
         if inbox is not None and inbox.has(header):
             self._touched[inbox] = None
             inbox.duplicate(connection, header)
-            return
-        self._shared.counters.link(connection.local_nic, header.source).spoiled_chunks += 1
+            return False
         if header.communicator in self._retired:
-            return
+            return True
         ledger = self._to_come.setdefault(header.communicator, _ToCome()).ledger if inbox is None else inbox.ledger
         ledger.spoiled(header.operation, header.step, header.source, header.chunk)
         name = [header.communicator, header.operation, header.step, header.chunk]
         self._courier.tell(header.source, Kind.REPEAT, name)
+        return True
 
     def connection_over(self, connection: Connection) -> None:
         """The connection writes no more: what it was receiving is anybody's again."""

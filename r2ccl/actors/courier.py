@@ -168,7 +168,10 @@ class Courier:
             parcel.was_written = True
             link.bulk.write(header, payload, landing, parcel.chunk * parcel.chunk_bytes)
         else:
-            parcel.was_written = False
+            # What a relay holds may come late, as a write may, and would be overtaken by one elsewhere.
+            parcel.was_written = (
+                link.id.is_relayed and self._shared.one_sided and size > self._shared.settings.eager_bytes
+            )
             link.bulk.send(header, payload)
 
     def take_back(self, lane: Lane, link: Link | None) -> None:
@@ -287,6 +290,8 @@ class Courier:
         if parcel is not None and parcel.lane is not None and parcel.lane.link.is_up:
             lane = parcel.lane
             lane.drop(parcel)
+            if lane.link.id.is_relayed:
+                lane.narrow()  # the relay had no room
             self.put(lane, parcel)
 
     # Control.
@@ -333,16 +338,20 @@ class Courier:
         """Tell the peer which of our NICs and links to it are out of service, on any live path (decision 19).
 
         Not of links that the peer ended itself: it may have let them in again before the notice comes, and would take
-        that for a new loss.
+        that for a new loss. Nor, for the same reason, of those being dialled, unless a relay is all that is left: then
+        the peer may not know yet, and would go on to use them.
         """
         self._notice_version += 1
+        lost = {LinkState.DOWN}
+        if all(link.id.is_relayed for link in self.links_up(peer)):
+            lost.add(LinkState.DIALLING)
         down = tuple(port.nic.index for port in self._ports if not port.is_up)
         links = tuple(
             (link.id.local_nic, link.id.remote_nic, link.session.incident)
             for port in self._ports
             for link in port.links.values()
             if link.id.peer == peer
-            and link.session.state is LinkState.DOWN
+            and link.session.state in lost
             and link.session.incident
             and not link.session.ended_by_peer
         )
@@ -353,6 +362,11 @@ class Courier:
         )
         moved = tuple((nic, to.family, to.host, to.port) for nic, to in self.moved.items())
         self.tell(peer, Kind.NOTICE, Notice(self._notice_version, down, links, moved).body())
+
+    def ask_fences(self, peer: int) -> None:
+        """The peer's paths changed: what it said of fences may have been lost with one. The notice asks again."""
+        if any(key[0] == peer for key in self._unfenced):
+            self.notify(peer)
 
     def confirm_fences(self, peer: int, links: Iterable[tuple[int, int, int]]) -> None:
         """Our side of these links has ended. What landed is acknowledged first: only the gap may be sent again."""

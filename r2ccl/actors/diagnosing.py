@@ -14,7 +14,8 @@ from typing import Any, assert_never
 
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.knocking import Knocker
-from r2ccl.actors.links import NO_LOSS, Link, Port
+from r2ccl.actors.link_log import NO_LOSS
+from r2ccl.actors.links import Link, Port
 from r2ccl.actors.messages import PeerGone
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
@@ -77,14 +78,16 @@ class Diagnosing:
 
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link is out of service."""
-        if cause in NO_LOSS:
-            return
+        if cause in NO_LOSS or link.id.is_relayed:
+            return  # what others carry says nothing about a NIC
         silent_s = link.health.silence_s if cause == "silence" else 0.0
         lost = LostLink(link.id, cause, silent_s, link.lane is not None, link.session.ended_by_peer)
         self._perform(self._book.lost(lost, self._shared.clock.now()))
 
     def link_came_up(self, link: LinkId) -> None:
         """A link is in service, or again."""
+        if link.is_relayed:
+            return
         self._perform(self._book.returned(link, self._shared.clock.now()))
 
     def nic_changed(self, nic: int, up: bool) -> None:

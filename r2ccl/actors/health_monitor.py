@@ -152,6 +152,7 @@ class HealthMonitor(Actor):
         if self._fast is None:
             self.stall.tick(now)
         for port in self._ports:
+            port.tidy()
             for link in port.links.values():
                 if (
                     link.is_up
@@ -224,11 +225,11 @@ class HealthMonitor(Actor):
         self._perform(message.peer, judge.no_path())
 
     def _want_every_path(self, peer: int) -> None:
-        """No link of the plan is left: try NICs across rails, where there may be a route."""
+        """No link of the plan is left: try NICs across rails, where there may be a route, and ranks that relay."""
         for port in self._ports:
-            for nic in self._courier.member(peer).nics:
+            for nic in port.remote_nics(self._courier.member(peer)):
                 if port.is_up:
-                    port.left_alone(peer, nic.index)
+                    port.left_alone(peer, nic)
 
     def _notice_heard(self, peer: int, notice: Notice) -> None:
         if notice.version <= self._notice_versions.get(peer, 0):
@@ -252,6 +253,7 @@ class HealthMonitor(Actor):
                     self._link_given_up(port, link, told[theirs, port.nic.index])
         if told and self._shared.one_sided:
             self._courier.confirm_fences(peer, notice.links_down)
+        self._courier.ask_fences(peer)
 
     def _link_given_up(self, port: Port, link: Link, incident: int) -> None:
         key = (link.id.peer, link.id.remote_nic, port.nic.index)

@@ -7,8 +7,8 @@ are carried out here.
 
 from __future__ import annotations
 
-import logging
-from typing import Protocol, assert_never
+from collections.abc import Iterable
+from typing import Final, Protocol, assert_never
 
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
@@ -19,13 +19,15 @@ from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.paths import is_rail
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
-from r2ccl.telemetry.event_log import EventLog
+from r2ccl.topology import Member
 from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 
 #: Why a link is out of service whose peer said goodbye or is gone.
 PEER_LEFT = "peer left"
-#: Out of service without any fault of the path.
-NO_LOSS = (PEER_LEFT, session.SURRENDERED)
+#: A direct link is in service, so a relayed one is not needed.
+DIRECT_AGAIN = "a direct link is up"
+#: A plain number, because every frame's kind is compared with it.
+_RELAYED: Final = Kind.RELAYED.value
 
 
 class Link:
@@ -91,8 +93,20 @@ class Arrivals(Protocol):
     def landed(self, connection: Connection, header: Header) -> None: ...
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None: ...
     def spoiled(self, connection: Connection, header: Header) -> None: ...
+    def trimmed(self, connection: Connection, header: Header) -> None: ...
     def batch_ended(self, connection: Connection) -> None: ...
     def connection_over(self, connection: Connection) -> None: ...
+
+
+class RelayedFrames(Protocol):
+    """Where frames go that others carry, or that are to be carried for others; see actors.relaying."""
+
+    def destination(self, connection: Connection, header: Header) -> memoryview: ...
+    def landed(self, link: Link | None, connection: Connection, header: Header) -> None: ...
+    def arrived(self, link: Link | None, connection: Connection, header: Header, payload: memoryview) -> None: ...
+    def spoiled(self, connection: Connection) -> None: ...
+    def connection_over(self, connection: Connection) -> None: ...
+    def batch_ended(self) -> None: ...
 
 
 class Switchboard(Protocol):
@@ -110,13 +124,16 @@ class Switchboard(Protocol):
 class Port:
     """One NIC, its device, and all links that leave by it. A Receiver for the device."""
 
-    def __init__(self, shared: Shared, device: Device, arrivals: Arrivals, switchboard: Switchboard) -> None:
+    def __init__(
+        self, shared: Shared, device: Device, arrivals: Arrivals, switchboard: Switchboard, relays: RelayedFrames
+    ) -> None:
         self.nic = device.nic
         self.device = device
         self.is_up = True
         self._shared = shared
         self._arrivals = arrivals
         self._switchboard = switchboard
+        self._relays = relays
         #: (peer, remote NIC) -> link. Bounded by peers x their NICs.
         self.links: dict[tuple[int, int], Link] = {}
         self._left: set[int] = set()
@@ -138,6 +155,13 @@ class Port:
             )
             self.links[peer, remote_nic] = link
         return link
+
+    def remote_nics(self, member: Member) -> Iterable[int]:
+        """What links to a member can lead to from here."""
+        return (nic.index for nic in member.nics)
+
+    def tidy(self) -> None:
+        """Now and then: let go of what nobody needs."""
 
     def want(self, peer: int, remote_nic: int) -> None:
         """The link shall exist; whoever of the two is the dialler dials."""
@@ -264,6 +288,7 @@ class Port:
             if connection is not None:
                 connection.abort()
                 self._arrivals.connection_over(connection)
+                self._relays.connection_over(connection)
 
     # What the device says.
 
@@ -275,7 +300,7 @@ class Port:
         if (
             member is None
             or connection.peer_incarnation != member.incarnation
-            or connection.remote_nic >= len(member.nics)
+            or connection.remote_nic not in self.remote_nics(member)
         ):
             connection.abort()
             return
@@ -315,6 +340,7 @@ class Port:
     def lost(self, connection: Connection, loss: Loss, detail: str) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         self._arrivals.connection_over(connection)
+        self._relays.connection_over(connection)
         peer = connection.peer
         link = self.links.get((peer, connection.remote_nic))
         if link is None:
@@ -341,23 +367,36 @@ class Port:
 
     def destination(self, connection: Connection, header: Header) -> memoryview:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
+        if header.kind == _RELAYED:
+            return self._relays.destination(connection, header)
         return self._arrivals.destination(connection, header)
 
     def landed(self, connection: Connection, header: Header) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
+        if header.kind == _RELAYED:
+            self._relays.landed(self.links.get((connection.peer, connection.remote_nic)), connection, header)
+            return
         self._arrivals.landed(connection, header)
 
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
+        if header.kind == _RELAYED:
+            link = self.links.get((connection.peer, connection.remote_nic))
+            self._relays.arrived(link, connection, header, payload)
+            return
         self._arrivals.chunk(connection, header, payload)
 
     def spoiled(self, connection: Connection, header: Header) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
+        if header.kind == _RELAYED:
+            self._relays.spoiled(connection)
+            return
         self._arrivals.spoiled(connection, header)
 
     def batch_ended(self, connection: Connection) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
         self._arrivals.batch_ended(connection)
+        self._relays.batch_ended()
 
     def control(self, connection: Connection, header: Header, body: memoryview) -> None:
         """See :class:`~r2ccl.transport.interface.Receiver`."""
@@ -370,16 +409,3 @@ class Port:
             self.step(link, session.Echoed())
         elif header.kind != Kind.BEAT:
             self._switchboard.control(link, header, body)
-
-
-def record_up(events: EventLog, link: Link) -> None:
-    """A link is in service: for the first time, or again."""
-    first = not link.session.incident
-    change, cause = ("ABSENT->UP", "connected") if first else ("DOWN->UP", "readmitted")
-    events.record("link", link=str(link.id), change=change, cause=cause)
-
-
-def record_down(events: EventLog, link: Link, cause: str) -> None:
-    """A link is out of service. Where that is no fault of the path, nobody needs to be warned."""
-    level = logging.INFO if cause in NO_LOSS else logging.WARNING
-    events.record("link", level=level, link=str(link.id), change="UP->DOWN", cause=cause)

@@ -102,7 +102,7 @@ def stats(runtime: Runtime, numbering: Numbering, rank: int, size: int, epochs: 
 
 
 def _network(runtime: Runtime) -> dict[str, Any]:
-    counted, ports = runtime.shared.counters.snapshot(), runtime.ports
+    counted, ports = runtime.shared.counters.snapshot(), runtime.all_ports
     rtts_s = {link.id: _rtt_s(link) for port in ports for link in port.links.values()}
     lanes = [lane for lanes in runtime.courier.lanes.values() for lane in lanes]
     links = {
@@ -116,7 +116,7 @@ def _network(runtime: Runtime) -> dict[str, Any]:
         for port in ports
         for link in port.links.values()
     }
-    nics = {f"nic{port.nic.index}": _nic(runtime, port, lanes, rtts_s) for port in ports}
+    nics = {f"nic{port.nic.index}": _nic(runtime, port, lanes, rtts_s) for port in runtime.ports}
     peers = {f"rank{peer}": _peer(runtime, peer, rtts_s) for peer in runtime.shared.peers}
     return {
         "ccl_retransmit_ratio": retransmit_ratio(counted["total"]),

@@ -1,6 +1,6 @@
 """All actors of one rank, put together: the only file that names them all.
 
-    ports            one per NIC: device and links (not actors: they run when a device or timer calls)
+    ports            one per NIC, one for relays: device and links (no actors: they run when a device or timer calls)
     transport-i      lane i to every peer, at home on the i-th carrying NIC; restarts on a spare
     health           watches links and peers
     profiler         keeps the estimates of unused lanes honest
@@ -23,7 +23,8 @@ from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.diagnosing import Diagnosing
 from r2ccl.actors.health_monitor import HealthMonitor
-from r2ccl.actors.links import Link, Port, record_down, record_up
+from r2ccl.actors.link_log import record_down, record_up
+from r2ccl.actors.links import DIRECT_AGAIN, Link, Port
 from r2ccl.actors.messages import (
     AbortAcknowledged,
     AbortHeard,
@@ -44,6 +45,7 @@ from r2ccl.actors.nic_reports import NicReports
 from r2ccl.actors.partings import Partings
 from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
+from r2ccl.actors.relaying import RelayPort, Relays
 from r2ccl.actors.report import moment, own_address
 from r2ccl.actors.shared import Shared, nominal_bandwidth
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
@@ -84,11 +86,17 @@ class Runtime:
         self.is_closed = False
         #: This is a fork of the process that it belongs to.
         self.is_in_child = False
+        #: One for each NIC, and all there are.
         self.ports: list[Port] = []
-        self.courier = Courier(shared, self.ports)
+        self.all_ports: list[Port] = []
+        self.courier = Courier(shared, self.all_ports)
         self.desk = ArrivalsDesk(shared, self.courier)
         self.backups = Backups(shared, self.ports)
-        self.ports.extend(Port(shared, device, self.desk, self) for device in devices)
+        self.relays = Relays(shared, self.courier)
+        self._relay_port = RelayPort(shared, self.relays, self.desk, self, self.courier)
+        self.ports.extend(Port(shared, device, self.desk, self, self.relays) for device in devices)
+        # Between two ranks there is nobody to relay.
+        self.all_ports.extend([*self.ports, self._relay_port] if shared.size > 2 else self.ports)
         self.diagnosing = Diagnosing(shared, self.ports, self.courier)
         self.supervisor = Supervisor(shared.clock, self._give_up)
         self.communicators = Communicators(
@@ -98,7 +106,9 @@ class Runtime:
         self._homes: dict[str, int] = {}
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
-        self._partings = Partings(shared, self.ports, self.courier, self.communicators.peer_gone, self._wake_watchers)
+        self._partings = Partings(
+            shared, self.all_ports, self.courier, self.communicators.peer_gone, self._wake_watchers
+        )
         self._nic_reports = NicReports(shared, self.ports, self.courier, self.communicators.report)
         self._add_children()
 
@@ -127,7 +137,7 @@ class Runtime:
 
     def _health_monitor(self, predecessor: Actor | None) -> HealthMonitor:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE) if predecessor is None else predecessor.mailbox
-        return HealthMonitor(self.shared, mailbox, self.ports, self.courier, self._peer_gone, self._own_nic_changed)
+        return HealthMonitor(self.shared, mailbox, self.all_ports, self.courier, self._peer_gone, self._own_nic_changed)
 
     def _profiler(self, predecessor: Actor | None) -> Profiler:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.DROP_OLDEST) if predecessor is None else predecessor.mailbox
@@ -152,7 +162,7 @@ class Runtime:
 
     def start(self) -> None:
         """Accept, and dial the links of the plan: same rail, spares too."""
-        for port in self.ports:
+        for port in self.all_ports:
             port.device.listen(port)
         for peer in self.shared.peers:
             for local, remote in self.rails(peer):
@@ -250,13 +260,17 @@ class Runtime:
         record_up(self.shared.events, link)
         self.diagnosing.link_came_up(link.id)
         self._offer(link)
+        if not link.id.is_relayed:
+            self._relay_port.dismiss(peer, DIRECT_AGAIN)
         self._paths_changed(peer)
         self.courier.resync(peer)
         self._wake_watchers()
 
     def _offer(self, link: Link) -> None:
+        if link.id.is_relayed and self.relays.way_to(link.id.peer) is not None:
+            return  # the peer has not got that far, or does not know yet
         nics = self.shared.members[link.id.peer].nics
-        is_spare = self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
+        is_spare = link.id.is_relayed or self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
         stands_by = is_spare or not link.is_rail
         candidates = [self.supervisor.child(name) for name in self._homes]
         candidates.sort(key=lambda actor: actor.home_nic != link.id.local_nic)
@@ -340,7 +354,7 @@ class Runtime:
 
     def _surrender(self, communicator: int, operation: int) -> None:
         """End each connection that is in the middle of a chunk of a failed operation (decision 7)."""
-        for port in self.ports:
+        for port in self.all_ports:
             for link in list(port.links.values()):
                 if link.bulk is not None and not link.bulk.withdraw(communicator, operation):
                     port.step(link, Surrendered())
@@ -403,6 +417,6 @@ class Runtime:
         self.supervisor.stop()
         self.shared.timers.cancel_all()
         self.desk.close()
-        for port in self.ports:
+        for port in reversed(self.all_ports):  # that of relays says goodbye over the others
             port.close()
         self._wake_watchers()

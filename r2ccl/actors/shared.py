@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from r2ccl.actors.timers import Timers
 from r2ccl.clock import Clock
 from r2ccl.config import Settings
+from r2ccl.ids import RELAY_NIC
 from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
@@ -52,6 +53,8 @@ class Shared:
 
     def endpoint(self, peer: int, nic: int) -> Endpoint:
         """Where a peer's NIC is reached."""
+        if nic == RELAY_NIC:
+            return Endpoint("relay", f"rank{peer}", 0)
         return self.moved.get((peer, nic)) or self.members[peer].nics[nic].endpoint
 
     def checks(self, peer: int) -> bool:

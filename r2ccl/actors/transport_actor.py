@@ -164,6 +164,7 @@ class TransportActor(Actor):
     def _bind(self, lane: Lane, link: Link, change: str, cause: str) -> None:
         lane.link = link
         link.lane = lane
+        lane.lead_over(2 if link.id.is_relayed else 1)
         if lane.is_orphan:
             lane.is_orphan = False
             self._shared.events.record(

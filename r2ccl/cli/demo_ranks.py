@@ -73,6 +73,8 @@ class Rank:
         self.record.wrong_elements = report["wrong_elements"]
         self.record.resent_bytes = report["counters"]["total"]["resent_bytes"]
         for name, counters in report["counters"]["nics"].items():
+            if name == "relay":
+                continue
             sample = NicSample(report["time_s"], counters["sent_bytes"], counters["received_bytes"])
             self.samples.setdefault(int(name.removeprefix("nic")), []).append(sample)
         self.events += [(time_s, name, text) for time_s, name, text in report["events"]]

@@ -111,6 +111,7 @@ class Lane:
         "_round_trip_at_s",
         "bandwidth",
         "chunk_bytes",
+        "hops",
         "index",
         "is_diverted",
         "is_leaving",
@@ -157,6 +158,8 @@ class Lane:
         self.probe_due = False
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
+        #: Ranks that take a chunk in full before it goes on, the receiver included.
+        self.hops = 1
         #: A lane starts with room for a few chunks; what it measures then decides.
         self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
 
@@ -240,6 +243,17 @@ class Lane:
             self._release(parcel)
         return parcels
 
+    def lead_over(self, hops: int) -> None:
+        """The lane's link leads over so many hops. Each of them holds a chunk while the one before sends the next."""
+        if hops != self.hops:
+            self.hops = hops
+            self.round_trip_s = 0.0
+            self.window_bytes = max(self.window_bytes, CHUNKS_MIN * hops * self.chunk_bytes)
+
+    def narrow(self) -> None:
+        """More was under way than fits: send less at a time, until it is measured again."""
+        self.window_bytes = max(self.chunk_bytes, self.window_bytes // 2)
+
     def _measure_from(self, now: float) -> None:
         self._busy_since_s = now
         self._rate_bytes = 0
@@ -261,8 +275,8 @@ class Lane:
             self.is_measured = True
             self._measure_from(now)
             self.window_bytes = max(
-                CHUNKS_MIN * self.chunk_bytes,
-                int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
+                CHUNKS_MIN * self.hops * self.chunk_bytes,
+                int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S * self.hops)),
             )
 
 
@@ -301,12 +315,14 @@ def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
     """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
 
-    ``links_up`` are objects with ``id.local_nic``, ``id.remote_nic`` and ``is_rail``. Rails come first, a spare's too:
-    links across rails may pass a router, and share a NIC with a lane that is there. Returns None when every link that
-    is up already serves another lane: sharing it would add nothing.
+    ``links_up`` are objects with ``id``, a ``LinkId``, and ``is_rail``. Rails come first, a spare's too: links across
+    rails may pass a router, and share a NIC with a lane that is there. A relayed one is taken only where no other is
+    up. Returns None when every link that is up already serves another lane: sharing it would add nothing.
     """
+    links_up = list(links_up)
+    direct = [link for link in links_up if not link.id.is_relayed]
     used_nics = {(link.id.local_nic, link.id.remote_nic) for link in taken}
-    free = [link for link in links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
+    free = [link for link in direct or links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
     if not free:
         return None
     return min(

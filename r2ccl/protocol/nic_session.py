@@ -26,6 +26,7 @@ has one on probation, where nobody else watches the link, and else is moved on b
                 down here or there                  DOWN
     DOWN        redial timer, encouraged, left alone  DIALLING
                 the peer dials                      as DIALLING
+    any         dismissed                           DOWN, and no timer: only one that is left alone dials again
 
 What is lost is told upward once (``WentDown``); what to do about it is not decided here. Timers are effects and carry a
 token; a stale one is ignored, never cancelled.
@@ -94,6 +95,13 @@ class Surrendered:
 
 
 @dataclass(frozen=True, slots=True)
+class Dismissed:
+    """Not needed any more, whatever its state: a better way to the peer is in service."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Encouraged:
     """Something says that dialling may succeed now: a carrier is back. ``usable``: our own NIC is up."""
 
@@ -117,7 +125,18 @@ class TimerFired:
     token: int
 
 
-Event = Wanted | Established | ConnectionFailed | Withdrawn | Surrendered | Encouraged | LeftAlone | Echoed | TimerFired
+Event = (
+    Wanted
+    | Established
+    | ConnectionFailed
+    | Withdrawn
+    | Surrendered
+    | Dismissed
+    | Encouraged
+    | LeftAlone
+    | Echoed
+    | TimerFired
+)
 
 # Effects.
 
@@ -233,12 +252,12 @@ class NicSession:
                 return self._wanted()
             case Established():
                 return self._established(event, now)
-            case ConnectionFailed():
-                return self._gone(event.cause, now, event.by_peer)
-            case Withdrawn():
+            case ConnectionFailed() | Withdrawn():
                 return self._gone(event.cause, now, event.by_peer)
             case Surrendered():
                 return self._surrendered(now)
+            case Dismissed():
+                return self._dismissed(event, now)
             case Encouraged():
                 return self._encouraged(event)
             case LeftAlone():
@@ -336,6 +355,11 @@ class NicSession:
             self.flaps = flaps
             self._trusted = True
         return [*effects, *(self._dial() if self.dialler and self.usable else [])]
+
+    def _dismissed(self, event: Dismissed, now: float) -> list[Effect]:
+        effects = self._gone(event.cause, now, by_peer=False)
+        self._timer += 1  # also one that was armed before
+        return [effect for effect in effects if not isinstance(effect, ArmTimer)]
 
     def _encouraged(self, event: Encouraged) -> list[Effect]:
         self.usable = event.usable

@@ -4,7 +4,8 @@ Every frame has the same header, so that a receiver reads a fixed number of byte
 belongs, and lets the kernel write it there. The header ends in a check of its own: a header that fails it means that
 we no longer know where frames begin, so the connection ends. A payload that fails its checksum costs only that chunk.
 
-Chunks carry raw bytes; all other frames carry a msgpack list, small by construction. Nothing is ever pickled.
+Chunks carry raw bytes, and relayed frames another frame (protocol.relay); all others carry a msgpack list, small by
+construction. Nothing is ever pickled.
 Acknowledgements ride in the header of chunks going the other way (``acknowledged``) as well as in frames of their own.
 
     offset  0  magic u16 · kind u8 · flags u8 · payload_bytes u32
@@ -19,6 +20,7 @@ import enum
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
@@ -67,3 +69,332 @@ class Kind(enum.IntEnum):
     AGREEMENT = 14
     REACH = 15
     REACHED = 16
+    RELAYED = 17
+
+
+#: Versions of the wire do not mix (the handshake refuses that), so a kind that we do not know is no newer one.
+_KIND_LAST = max(Kind).value
+#: Kinds whose payload is raw and may be large: a transport asks where it goes. Numbers, for speed.
+RAW_KINDS: Final = frozenset((Kind.CHUNK.value, Kind.RELAYED.value))
+#: The largest payload of a relayed frame: a frame.
+RELAYED_BYTES_MAX = HEADER_BYTES + max(CHUNK_BYTES_MAX, CONTROL_BYTES_MAX)
+_RAW_BYTES_MAX: Final = MappingProxyType({Kind.CHUNK.value: CHUNK_BYTES_MAX, Kind.RELAYED.value: RELAYED_BYTES_MAX})
+
+
+class Flag:
+    """Bits of a header. Plain numbers: an IntFlag's operators cost a microsecond for every chunk."""
+
+    CHECKSUMMED: Final = 1
+    #: The sender's lane is filling up: acknowledge now what has arrived.
+    ACK_WANTED: Final = 2
+    #: Not the first time that this chunk goes out. For counters only; the name decides what is a duplicate.
+    RESENT: Final = 4
+
+
+class BadFrame(ValueError):
+    """Bytes that cannot be a frame of ours. The connection they came from must end."""
+
+
+class Header(NamedTuple):
+    """A parsed header. A tuple, because one is made for every frame."""
+
+    magic: int
+    kind: int
+    flags: int
+    payload_bytes: int
+    communicator: int
+    operation: int
+    step: int
+    source: int
+    target: int
+    chunk: int
+    fingerprint: int
+    acknowledged: int
+    checksum: int
+    check: int
+
+
+def checksum(payload: bytes | memoryview) -> int:
+    """xxh3 of a payload: 50 to 120 GB/s on cached data."""
+    return xxhash.xxh3_64_intdigest(payload)
+
+
+def pack_header(
+    kind: int,
+    flags: int,
+    payload_bytes: int,
+    communicator: int = 0,
+    operation: int = 0,
+    step: int = 0,
+    source: int = 0,
+    target: int = 0,
+    chunk: int = 0,
+    fingerprint: int = 0,
+    acknowledged: int = 0,
+    payload_checksum: int = 0,
+) -> bytes:
+    """The 64 bytes of a header."""
+    head = _UNCHECKED.pack(
+        MAGIC, kind, flags, payload_bytes, communicator, operation, step, source, target, chunk, fingerprint,
+        acknowledged, payload_checksum,
+    )  # fmt: skip
+    return head + _CHECK.pack(xxhash.xxh3_64_intdigest(head) & 0xFFFFFFFF)
+
+
+def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """Parse and check the header at ``offset``. Raises :class:`BadFrame`; allocates nothing by a length it read."""
+    try:
+        header = Header._make(_LAYOUT.unpack_from(buffer, offset))
+    except struct.error as short:
+        raise BadFrame(f"no whole header: {short}") from short
+    checked = memoryview(buffer)[offset : offset + HEADER_BYTES - _CHECK.size]
+    if header.check != xxhash.xxh3_64_intdigest(checked) & 0xFFFFFFFF or header.magic != MAGIC:
+        raise BadFrame("a header fails its check")
+    if not 0 < header.kind <= _KIND_LAST:
+        raise BadFrame(f"no kind of frame has the number {header.kind}")
+    if header.payload_bytes > _RAW_BYTES_MAX.get(header.kind, CONTROL_BYTES_MAX):
+        raise BadFrame(f"a payload of {header.payload_bytes} bytes is over the limit")
+    return header
+
+
+def repack_header(header: Header) -> bytes:
+    """The 64 bytes that a header was read from."""
+    return _LAYOUT.pack(*header)
+
+
+def pack_control(kind: Kind, source: int, target: int, body: Sequence[Any]) -> tuple[bytes, bytes]:
+    """Header and body of a control frame."""
+    packed: bytes = msgpack.packb(body)
+    if len(packed) > CONTROL_BYTES_MAX:
+        raise ValueError(f"a control body of {len(packed)} bytes is over the limit of {CONTROL_BYTES_MAX}")
+    header = pack_header(
+        kind, Flag.CHECKSUMMED, len(packed), source=source, target=target, payload_checksum=checksum(packed)
+    )
+    return header, packed
+
+
+def unpack_body(body: bytes | memoryview) -> list[Any]:
+    """A control body as a list. Raises :class:`BadFrame`."""
+    if len(body) > CONTROL_BYTES_MAX:
+        raise BadFrame(f"a control body of {len(body)} bytes is over the limit")
+    try:
+        unpacked = msgpack.unpackb(body, strict_map_key=False)
+    except (TypeError, ValueError, msgpack.UnpackException) as bad:
+        raise BadFrame(f"a control body is no msgpack: {type(bad).__name__}: {bad}") from bad
+    if not isinstance(unpacked, list):
+        raise BadFrame("a control body is no list")
+    return unpacked
+
+
+# The bodies. Each knows how to become a list and how to be read from one; a list that does not fit is a BadFrame.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransfer:
+    """Which chunks of one unfinished transfer arrived: all below ``base``, then bit i of ``bits`` for ``base + i``."""
+
+    operation: int
+    step: int
+    base: int
+    bits: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """All operations below ``completed`` have arrived in full from the frame's target, and of others these chunks."""
+
+    communicator: int
+    completed: int
+    transfers: tuple[OpenTransfer, ...]
+    #: The frame's sender has entered all operations below it: no chunk of theirs counts against its credit.
+    entered: int = 0
+
+    def body(self) -> list[Any]:
+        transfers = [[t.operation, t.step, t.base, t.bits] for t in self.transfers]
+        return [self.communicator, self.completed, transfers, self.entered]
+
+
+def frames_of(transfers: tuple[OpenTransfer, ...]) -> Iterator[tuple[OpenTransfer, ...]]:
+    """What one acknowledgement each can carry; one without transfers if there are none."""
+    first, used = 0, 0
+    for index, transfer in enumerate(transfers):
+        size = _TRANSFER_BYTES + len(transfer.bits)
+        if used + size > CONTROL_BYTES_MAX - _TRANSFER_BYTES:
+            yield transfers[first:index]
+            first, used = index, 0
+        used += size
+    yield transfers[first:]
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a one-sided write of a transfer belongs: a region that the receiver registered, and an offset in it."""
+
+    step: int
+    region: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The sender of this frame has called the operation; what it called, in words, and how far it is."""
+
+    communicator: int
+    operation: int
+    fingerprint: int
+    #: Such as ``all_reduce(float32[1000], sum)``.
+    call: str
+    finished: bool
+    landings: tuple[Landing, ...] = ()
+    #: Of a message between two ranks its tag, by which the other finds out what this is about.
+    step: int = 0
+    #: Chunks wait for the other's credit: it is to say when it is in the operation, too.
+    asks: bool = False
+
+    def body(self) -> list[Any]:
+        landings = [[p.step, p.region, p.offset, p.length] for p in self.landings]
+        told = [self.communicator, self.operation, self.fingerprint, self.call, self.finished]
+        return [*told, landings, self.step, self.asks]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Operation ``operation`` and all later ones of the communicator fail, on every rank, for this cause."""
+
+    communicator: int
+    operation: int
+    #: ``timeout``, ``mismatch``, ``dead``, ``unreachable``, ``aborted``.
+    cause: str
+    text: str
+    #: Lists of ranks or a map of calls, by cause; see actors.failing.
+    details: tuple[Any, ...]
+
+    def body(self) -> list[Any]:
+        return [self.communicator, self.operation, self.cause, self.text, list(self.details)]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The sender's NICs and the links it gave up, with a version that only grows: state, so a repeat is harmless."""
+
+    version: int
+    #: Indices of the sender's NICs that are down.
+    nics_down: tuple[int, ...]
+    #: (sender's NIC, receiver's NIC, incident number) of links that the sender took out of service.
+    links_down: tuple[tuple[int, int, int], ...]
+    #: (index, family, host, port) of NICs whose endpoint changed.
+    moved: tuple[tuple[int, str, str, int], ...] = ()
+
+    def body(self) -> list[Any]:
+        return [self.version, list(self.nics_down), [list(x) for x in self.links_down], [list(x) for x in self.moved]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """What a member of a failed communicator says about who goes on; see ``protocol.membership``."""
+
+    communicator: int
+    version: int
+    view: tuple[int, ...]
+    vote: tuple[int, ...]
+    completed: int
+    decided: tuple[int, int] | None
+
+    def body(self) -> list[Any]:
+        decided = [] if self.decided is None else list(self.decided)
+        return [self.communicator, self.version, list(self.view), list(self.vote), self.completed, decided]
+
+
+def _read(body: list[Any], make: Callable[..., T]) -> T:
+    try:
+        return make(*body)
+    except (TypeError, ValueError) as bad:
+        raise BadFrame(f"a control body does not fit its kind: {bad}") from bad
+
+
+# Values are checked, never converted: bytes(10**12) would allocate what a stranger asked for.
+
+
+def unsigned(value: Any, bits: int = 64) -> int:
+    """A field that is a number. Raises ``ValueError``."""
+    if type(value) is not int or value < 0 or value >> bits:
+        raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
+    return value
+
+
+def exactly(kind: type[T], value: Any) -> T:
+    """A field of one kind, and of no subclass. Raises ``TypeError``."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
+
+
+def read_ack(body: list[Any]) -> Ack:
+    """Raises :class:`BadFrame`."""
+
+    def make(communicator: Any, completed: Any, transfers: Any, entered: Any) -> Ack:
+        parsed = tuple(
+            OpenTransfer(unsigned(operation), unsigned(step, 32), unsigned(base, 32), exactly(bytes, bits))
+            for operation, step, base, bits in exactly(list, transfers)
+        )
+        return Ack(unsigned(communicator), unsigned(completed), parsed, unsigned(entered))
+
+    return _read(body, make)
+
+
+def read_entered(body: list[Any]) -> Entered:
+    """Raises :class:`BadFrame`."""
+
+    def make(
+        communicator: Any, operation: Any, fingerprint: Any, call: Any, finished: Any, landings: Any, *last: Any
+    ) -> Entered:
+        places = tuple(
+            Landing(unsigned(step, 32), unsigned(region), unsigned(offset), unsigned(length))
+            for step, region, offset, length in exactly(list, landings)
+        )
+        if len(exactly(str, call)) > CALL_CHARACTERS_MAX:
+            raise ValueError(f"a call described in {len(call)} characters")
+        names = unsigned(communicator), unsigned(operation), unsigned(fingerprint, 32)
+        tag, asks = last
+        return Entered(*names, call, exactly(bool, finished), places, unsigned(tag, 32), exactly(bool, asks))
+
+    return _read(body, make)
+
+
+def read_abort(body: list[Any]) -> Abort:
+    """Raises :class:`BadFrame`. What ``details`` hold is checked by who understands the cause."""
+
+    def make(communicator: Any, operation: Any, cause: Any, text: Any, details: Any) -> Abort:
+        told = exactly(str, cause), exactly(str, text), tuple(exactly(list, details))
+        return Abort(unsigned(communicator), unsigned(operation), *told)
+
+    return _read(body, make)
+
+
+def read_shrunk(body: list[Any]) -> Shrunk:
+    """Raises :class:`BadFrame`."""
+
+    def make(communicator: Any, version: Any, view: Any, vote: Any, completed: Any, decided: Any) -> Shrunk:
+        reaches, votes = (tuple(unsigned(rank, 32) for rank in exactly(list, some)) for some in (view, vote))
+        reached = tuple(unsigned(number) for number in exactly(list, decided))
+        if len(reached) not in (0, 2):
+            raise ValueError(f"{len(reached)} numbers of what was completed")
+        both = (reached[0], reached[1]) if reached else None
+        return Shrunk(unsigned(communicator), unsigned(version), reaches, votes, unsigned(completed), both)
+
+    return _read(body, make)
+
+
+def read_notice(body: list[Any]) -> Notice:
+    """Raises :class:`BadFrame`."""
+
+    def make(version: Any, nics: Any, links: Any, moved: Any) -> Notice:
+        down = tuple((unsigned(a, 32), unsigned(b, 32), unsigned(incident)) for a, b, incident in exactly(list, links))
+        where = tuple(
+            (unsigned(nic, 32), exactly(str, family), exactly(str, host), unsigned(port, 16))
+            for nic, family, host, port in exactly(list, moved)
+        )
+        return Notice(unsigned(version), tuple(unsigned(nic, 32) for nic in exactly(list, nics)), down, where)
+
+    return _read(body, make)

@@ -296,13 +296,15 @@ def kept(runtime: Runtime) -> list[str]:
         found.append(("receives that wait for a source", sum(map(len, channels._pending.values()))))
     unconcluded = sum(incident["verdict"] is None for incident in runtime.diagnosing.incidents())
     found.append(("incidents without a verdict", unconcluded))
+    found.append(("frames being received for others", len(runtime.relays._incoming)))
     for port in runtime.ports:
         found.append(("registered regions", len(getattr(port.device, "_regions", ()))))
     return [f"rank {rank} keeps {amount} {what}" for what, amount in found if amount]
 
 
 def missing_links(runtime: Runtime) -> list[str]:
-    """Links of the plan that a rank does not have, and lanes without one, or on a backup that they need no more."""
+    """Links of the plan that a rank does not have; lanes without one, or on another that they need no more; and links
+    that others carry all the same."""
     rank, missing = runtime.shared.rank, list[str]()
     for peer in runtime.shared.peers:
         up = {(link.id.local_nic, link.id.remote_nic) for link in runtime.courier.links_up(peer)}
@@ -321,6 +323,11 @@ def missing_links(runtime: Runtime) -> list[str]:
             f"rank {rank}: lane {lane.index} to rank {peer} stays on {lane.link.id}, though a rail is idle"
             for lane in runtime.courier.lanes[peer]
             if idle and lane.link is not None and not lane.link.is_rail
+        ]
+        missing += [
+            f"rank {rank}: still relayed to rank {peer}"
+            for link in runtime.courier.links_up(peer)
+            if link.id.is_relayed
         ]
     return missing
 

@@ -4,7 +4,8 @@ The promise says what may be demanded of the subject:
 
     PATHS        every two ranks keep a link that has been whole for long enough to be used: no operation may fail
     OUTAGE       one rank, or one pair, has no path for less than the grace time: no operation may fail either
-    UNREACHABLE  one rank, or one pair, has no path for good: every rank learns of it as PeerLost
+    UNREACHABLE  one rank, or one pair, has no path for good: every rank learns of it as PeerLost; but a pair that
+                 others reach is relayed by them, and no operation may fail
     KILLED       a rank's process ends: as UNREACHABLE, and where paths are whole the cause is ``dead``
 
 A fault is an interval. All of them are over when the healed phase begins, but for a kill and for what is unreachable.
@@ -214,18 +215,33 @@ class _Faults:
         """Has each pair, at every moment, a link that has been whole for the settling time?"""
         long_freezes = [f for f in self._faults if f.kind is FaultKind.FREEZE and f.until_s - f.at_s > FREEZE_S]
         outage = [fault for fault in self._promised if fault.kind in BREAKING]
-        if any(self._close(fault, new) for fault in (*long_freezes, *outage)):
+        relayed = self._relayed_pair(outage)
+        if any(self._close(fault, new) for fault in (*long_freezes, *(() if relayed else outage))):
             return False
         faults = [fault for fault in (*self._breaking, new) if fault not in outage]
-        nics = range(self._shape.nics + self._shape.spares)
         for moment in {fault.at_s for fault in faults}:
             now = [fault for fault in faults if fault.at_s <= moment < fault.until_s + self._settle_s]
-            for one, other in itertools.combinations(range(self._shape.ranks), 2):
-                pairs = ((near, far) for near, far in itertools.product(nics, nics) if self._shape.joins(near, far))
-                links = (((one, near), (other, far)) for near, far in pairs)
-                if all(any(fault.breaks(*link) for fault in now) for link in links):
+            for pair in itertools.combinations(range(self._shape.ranks), 2):
+                if not (self._is_relayed(pair, now) if pair == relayed else self._is_whole(*pair, now)):
                     return False
         return True
+
+    def _relayed_pair(self, outage: list[Fault]) -> tuple[int, int] | None:
+        """The pair that an outage is of, if there are others to relay: where these fail, too, they are tried harder."""
+        if not outage or outage[0].other is None or self._shape.ranks < 3:
+            return None
+        one, other = sorted((outage[0].one[0], outage[0].other[0]))
+        return one, other
+
+    def _is_whole(self, one: int, other: int, faults: list[Fault]) -> bool:
+        nics = range(self._shape.nics + self._shape.spares)
+        pairs = ((near, far) for near, far in itertools.product(nics, nics) if self._shape.joins(near, far))
+        links = (((one, near), (other, far)) for near, far in pairs)
+        return not all(any(fault.breaks(*link) for fault in faults) for link in links)
+
+    def _is_relayed(self, pair: tuple[int, int], faults: list[Fault]) -> bool:
+        others = [rank for rank in range(self._shape.ranks) if rank not in pair]
+        return any(all(self._is_whole(end, other, faults) for end in pair) for other in others)
 
 
 def _overlap(one: Fault, other: Fault) -> bool:

@@ -66,19 +66,30 @@ class Scenario:
         return dataclasses.replace(self, faults=(), promise=Promise.PATHS)
 
     def loses_a_member(self, group: int) -> bool:
-        """Is there a pair in the communicator that ends without a path for good?"""
+        """Is there a pair in the communicator that ends without a path of any kind for good?"""
         return any(True for _ in self._lost_pairs(self.groups[group].members))
 
     def _lost_pairs(self, members: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        nics = range(self.shape.nics + self.shape.spares)
         for_good = [fault for fault in self.faults if fault.until_s == FOREVER]
         killed = {fault.one[0] for fault in for_good if fault.kind is FaultKind.KILL}
         broken = [fault for fault in for_good if fault.kind in BREAKING]
         for one, other in itertools.combinations(members, 2):
-            pairs = ((near, far) for near, far in itertools.product(nics, nics) if self.shape.joins(near, far))
-            links = (((one, near), (other, far)) for near, far in pairs)
-            if killed & {one, other} or all(any(fault.breaks(*link) for fault in broken) for link in links):
+            if killed & {one, other} or not (
+                self._reaches(one, other, broken)
+                or any(
+                    self._reaches(one, relay, broken) and self._reaches(relay, other, broken)
+                    for relay in range(self.shape.ranks)
+                    if relay not in killed | {one, other}
+                )
+            ):
                 yield one, other
+
+    def _reaches(self, one: int, other: int, broken: list[Fault]) -> bool:
+        """Is there a direct link between two ranks that is not broken?"""
+        nics = range(self.shape.nics + self.shape.spares)
+        pairs = ((near, far) for near, far in itertools.product(nics, nics) if self.shape.joins(near, far))
+        links = (((one, near), (other, far)) for near, far in pairs)
+        return not all(any(fault.breaks(*link) for fault in broken) for link in links)
 
     def may_fail(self, group: int) -> bool:
         """A communicator with such a pair fails; one that a failed split would have made may."""
@@ -121,6 +132,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     rng = random.Random(seed)
     promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
     shape = _with_paths(seed, _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1))
+    shape = dataclasses.replace(shape, settings=_relays(random.Random(f"relays of {seed}"), shape.settings))
     groups = _with_programs(rng, shape, _groups(rng, shape.ranks))
     horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
     groups = [
@@ -178,6 +190,13 @@ def _with_paths(seed: int, shape: Shape) -> Shape:
         shape,
         settings=dataclasses.replace(shape.settings, backup_paths=backup_paths),
         model=dataclasses.replace(shape.model, rails_apart=rng.random() < 0.4),
+    )
+
+
+def _relays(rng: random.Random, settings: Settings) -> Settings:
+    """Some relays are full at once, and some peers soon impatient."""
+    return settings.replace(
+        relay_queue_bytes=rng.choice((0, 4 * settings.chunk_bytes, 1 << 24)), relay_patience_s=rng.choice((0.02, 0.2))
     )
 
 

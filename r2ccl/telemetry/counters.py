@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from r2ccl.ids import nic_name
+
 
 @dataclass(slots=True)
 class LinkCounters:
@@ -55,6 +57,9 @@ class Counters:
     failovers: int = 0
     #: Bytes that arrived before this rank had called their operation, and waited within the peer's credit.
     parked_bytes: int = 0
+    #: What this rank carried for two others that did not reach each other, and frames of it that it had no room for.
+    relayed_bytes: int = 0
+    relay_dropped_frames: int = 0
     #: (time_s, own NIC, bytes) of the latest arrivals, oldest first; None unless somebody asked for it.
     arrivals: deque[tuple[float, int, int]] | None = None
     _links: dict[tuple[int, int], LinkCounters] = dataclasses.field(default_factory=dict)
@@ -79,15 +84,16 @@ class Counters:
     def snapshot(self) -> dict[str, Any]:
         """Everything but the arrivals as plain dicts and ints, ready for JSON: the job's, per NIC, per peer, per pair.
 
-        Keys are spelled as in logs: ``nic0``, ``rank3``, ``nic0->rank3``.
+        Keys are spelled as in logs: ``nic0``, ``rank3``, ``nic0->rank3``; what others carried for this rank is counted
+        as a NIC's that is called ``relay``.
         """
         total = no_traffic()
         nics: dict[str, dict[str, int]] = {}
         peers: dict[str, dict[str, int]] = {}
         links: dict[str, dict[str, int]] = {}
         for (nic, peer), counters in sorted(self._links.items()):
-            row = links[f"nic{nic}->rank{peer}"] = dataclasses.asdict(counters)
-            of_nic = nics.setdefault(f"nic{nic}", no_traffic())
+            row = links[f"{nic_name(nic)}->rank{peer}"] = dataclasses.asdict(counters)
+            of_nic = nics.setdefault(nic_name(nic), no_traffic())
             of_peer = peers.setdefault(f"rank{peer}", no_traffic())
             for sums in (total, of_nic, of_peer):
                 for name, value in row.items():
@@ -95,6 +101,8 @@ class Counters:
         return {
             "failovers": self.failovers,
             "parked_bytes": self.parked_bytes,
+            "relayed_bytes": self.relayed_bytes,
+            "relay_dropped_frames": self.relay_dropped_frames,
             "total": total,
             "nics": nics,
             "peers": peers,

@@ -104,20 +104,21 @@ class Receiver(Protocol):
         """Dialled or accepted, and authenticated."""
 
     def destination(self, connection: Connection, header: Header) -> memoryview:
-        """Where the payload of this chunk goes: exactly ``header.payload_bytes`` writable bytes, on loan until
-        ``landed``, ``spoiled``, ``lost``, or until ``discard_incoming`` or ``abort`` is called on the connection."""
+        """Where the payload of this chunk, or relayed frame, goes: exactly ``header.payload_bytes`` writable bytes, on
+        loan until ``landed``, ``spoiled``, ``lost``, or until ``discard_incoming`` or ``abort`` is called on the
+        connection."""
 
     def landed(self, connection: Connection, header: Header) -> None:
         """The destination that was asked for holds the payload, and its checksum is right."""
 
     def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None:
-        """A small chunk that arrived whole, checksum right, without asking for a destination."""
+        """A small chunk or relayed frame that arrived whole, checksum right, without asking for a destination."""
 
     def spoiled(self, connection: Connection, header: Header) -> None:
         """A chunk's payload failed its checksum. The connection goes on."""
 
     def control(self, connection: Connection, header: Header, body: memoryview) -> None:
-        """A frame that is not a chunk."""
+        """A frame that is neither chunk nor relayed."""
 
     def batch_ended(self, connection: Connection) -> None:
         """No more events of this connection in this turn of the loop."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Kind, checksum, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, checksum, unpack_header
 from r2ccl.transport.interface import Connection, Receiver
 
 
@@ -70,7 +70,7 @@ class FrameReader:
         self._header = header
         self._received = 0
         self._discarding = False
-        if header.kind == Kind.CHUNK and header.payload_bytes > self._small_bytes:
+        if header.kind in RAW_KINDS and header.payload_bytes > self._small_bytes:
             destination = self._receiver.destination(self._connection, header)
             if destination.nbytes != header.payload_bytes:
                 raise ValueError(f"a destination of {destination.nbytes} bytes for a payload of {header.payload_bytes}")
@@ -93,7 +93,7 @@ class FrameReader:
             self._discarding = False
             return
         right = not header.flags & Flag.CHECKSUMMED or checksum(destination or payload) == header.checksum
-        if header.kind != Kind.CHUNK:
+        if header.kind not in RAW_KINDS:
             if not right:
                 raise BadFrame("the body of a control frame fails its checksum")
             self._receiver.control(self._connection, header, memoryview(payload))

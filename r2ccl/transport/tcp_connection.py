@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Kind, checksum, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.tcp_info import sample
 
@@ -290,7 +290,7 @@ class TcpConnection:
             if self._end - body >= size:
                 self._start = body + size
                 self._deliver(header, self._inbox[body : body + size])
-            elif header.kind == Kind.CHUNK and size > WHOLE_BYTES_MAX:
+            elif header.kind in RAW_KINDS and size > WHOLE_BYTES_MAX:
                 self._receive_in_place(header, body)
                 return
             else:
@@ -307,10 +307,10 @@ class TcpConnection:
 
     def _deliver(self, header: Header, payload: memoryview) -> None:
         if header.flags & Flag.CHECKSUMMED and checksum(payload) != header.checksum:
-            if header.kind != Kind.CHUNK:
+            if header.kind not in RAW_KINDS:
                 raise BadFrame("a control frame fails its checksum")
             self._receiver.spoiled(self, header)
-        elif header.kind == Kind.CHUNK:
+        elif header.kind in RAW_KINDS:
             self._receiver.chunk(self, header, payload)
         else:
             self._receiver.control(self, header, payload)

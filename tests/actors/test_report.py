@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from r2ccl.actors.links import record_down
+from r2ccl.actors.link_log import record_down
 from r2ccl.actors.report import moment, ranges, start_table
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World

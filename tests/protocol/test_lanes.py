@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from r2ccl.ids import LinkId
+from r2ccl.ids import RELAY_NIC, LinkId
 from r2ccl.protocol.lanes import (
     CHUNKS_MIN,
     HEADROOM,
@@ -218,6 +218,36 @@ def test_a_lane_prefers_rails_then_its_home_and_never_a_link_in_use() -> None:
     assert choose_link(0, [cross, rail], [rail]) is cross
     assert choose_link(0, [cross, rail], [rail, cross]) is None
     assert choose_link(0, [], []) is None
+
+
+def test_a_relayed_link_is_taken_only_where_no_other_is_up() -> None:
+    relayed, direct = link(RELAY_NIC, RELAY_NIC), link(1, 0)
+    assert choose_link(0, [relayed], []) is relayed
+    assert choose_link(0, [relayed, direct], []) is direct
+    assert choose_link(0, [relayed, direct], [direct]) is None
+
+
+def test_a_lane_over_two_hops_holds_a_chunk_for_each_and_starts_to_measure_anew() -> None:
+    moved = lane()
+    for number in range(4):
+        sent = parcel(number)
+        moved.put(sent, 0.0)
+        moved.settle(sent, 0.0001)
+    moved.window_bytes = 2 * CHUNK
+    moved.lead_over(2)
+    assert moved.window_bytes == 4 * CHUNK
+    assert moved.round_trip_s == 0
+    moved.lead_over(1)
+    assert moved.window_bytes == 4 * CHUNK, "what is under way stays within the window"
+
+
+def test_a_lane_whose_relay_is_full_sends_half_as_much_and_never_less_than_a_chunk() -> None:
+    narrow = lane()
+    windows = []
+    for _ in range(4):
+        narrow.narrow()
+        windows.append(narrow.window_bytes)
+    assert windows == [2 * CHUNK, CHUNK, CHUNK, CHUNK]
 
 
 def test_links_of_equal_merit_are_taken_in_the_order_of_their_nics() -> None:

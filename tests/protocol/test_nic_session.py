@@ -10,6 +10,7 @@ from r2ccl.protocol.nic_session import (
     AbortConnections,
     ArmTimer,
     ConnectionFailed,
+    Dismissed,
     Echoed,
     Effect,
     Encouraged,
@@ -19,6 +20,7 @@ from r2ccl.protocol.nic_session import (
     Surrendered,
     TimerFired,
     Wanted,
+    WentDown,
     Withdrawn,
 )
 from tests.protocol.link_driver import (
@@ -44,6 +46,7 @@ EVENTS: dict[str, Event] = {
     "bulk failed": ConnectionFailed(BULK, "reset"),
     "withdrawn": Withdrawn("silence"),
     "surrendered": Surrendered(),
+    "dismissed": Dismissed("not needed"),
     "encouraged": Encouraged(usable=True),
     "discouraged": Encouraged(usable=False),
     "left alone": LeftAlone(),
@@ -65,6 +68,7 @@ DIALLER: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
         "bulk failed": (DOWN, "lose"),
         "withdrawn": (DOWN, "lose"),
         "surrendered": (DIALLING, "lose and dial"),
+        "dismissed": (DOWN, "let go"),
         "encouraged": (DIALLING, "dial anew"),
         "timer": (DOWN, "lose"),
     },
@@ -75,6 +79,7 @@ DIALLER: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
         "bulk failed": (DOWN, "lose"),
         "withdrawn": (DOWN, "lose"),
         "surrendered": (DIALLING, "lose and dial"),
+        "dismissed": (DOWN, "let go"),
         "left alone": (PROBATION, "wait for the echo"),
         "timer": (PROBATION, "wait for the echo"),
     },
@@ -85,6 +90,7 @@ DIALLER: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
         "bulk failed": (DOWN, "lose"),
         "withdrawn": (DOWN, "lose"),
         "surrendered": (DIALLING, "lose and dial"),
+        "dismissed": (DOWN, "let go"),
     },
     DOWN: {
         "encouraged": (DIALLING, "dial"),
@@ -99,11 +105,13 @@ DIALLED: dict[LinkState, dict[str, tuple[LinkState, str]]] = {
         event: (DOWN, "lose")
         for event in ("control stands", "bulk stands", "control failed", "bulk failed", "withdrawn", "surrendered")
     }
+    | {"dismissed": (DOWN, "let go")}
     | {"left alone": (PROBATION, "wait for the echo"), "timer": (PROBATION, "wait for the echo")},
     UP: {
         event: (DOWN, "lose")
         for event in ("control stands", "bulk stands", "control failed", "bulk failed", "withdrawn", "surrendered")
-    },
+    }
+    | {"dismissed": (DOWN, "let go")},
     DOWN: {},
 }
 CAUSES = {
@@ -126,6 +134,8 @@ def expected(link: Driver, was: LinkState, event: str, reaction: str) -> list[Ef
             return [AbortConnections(), *dialled(link)]
         case "lose":
             return lost(link, CAUSES.get(event, "reset"), was is UP)
+        case "let go":
+            return [AbortConnections(), *([WentDown("not needed")] if was is UP else [])]
         case "lose and dial":
             redial = ArmTimer(token - 1, TIMES.redial_s)
             return [*lost(link, CAUSES[event], was is UP)[:-1], redial, *dialled(link)]

@@ -12,6 +12,7 @@ from r2ccl.protocol.nic_session import (
     CameUp,
     ConnectionFailed,
     Dial,
+    Dismissed,
     Echoed,
     Encouraged,
     LeftAlone,
@@ -258,6 +259,25 @@ def test_a_link_that_is_left_alone_is_dialled_without_a_pause_until_it_is_up_and
     link.tell(Withdrawn("silence"))
     assert link.ring() == dialled(link)
     assert link.ring() == lost(link, "dial timed out")
+
+
+@pytest.mark.parametrize("state", [DIALLING, PROBATION, UP, DOWN])
+def test_a_dismissed_link_is_dialled_again_only_when_it_is_left_alone(state: LinkState) -> None:
+    link = link_in(state, dialler=True)
+    link.tell(Dismissed("not needed"))
+    assert link.ring() == []
+    assert link.state is DOWN
+    assert link.tell(LeftAlone())[0] == Dial()
+
+
+def test_a_dismissed_link_counts_its_loss_and_must_echo_before_it_is_up_again() -> None:
+    link = link_in(UP, dialler=False)
+    link.tell(Dismissed("not needed"))
+    assert (link.session.incident, link.session.ended_by_peer) == (1, False)
+    link.connect(alone=True)
+    assert link.state is PROBATION
+    link.tell(Echoed())
+    assert link.state is UP
 
 
 def test_timers_of_the_past_are_ignored() -> None:

@@ -18,6 +18,7 @@ from r2ccl.protocol.wire import (
     CHUNK_BYTES_MAX,
     CONTROL_BYTES_MAX,
     HEADER_BYTES,
+    RELAYED_BYTES_MAX,
     Abort,
     Ack,
     BadFrame,
@@ -150,7 +151,8 @@ def test_less_than_a_header_is_refused(size):
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_payload_may_be_as_long_as_its_kind_allows_and_no_longer(kind):
-    limit = CHUNK_BYTES_MAX if kind is Kind.CHUNK else CONTROL_BYTES_MAX
+    raw = {Kind.CHUNK: CHUNK_BYTES_MAX, Kind.RELAYED: RELAYED_BYTES_MAX}
+    limit = raw.get(kind, CONTROL_BYTES_MAX)
     assert unpack_header(pack_header(kind, 0, limit)).payload_bytes == limit
     for giant in (limit + 1, 0xFFFFFFFF):
         with pytest.raises(BadFrame, match=f"a payload of {giant} bytes is over the limit"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.links import Port
+from r2ccl.ids import RELAY_NIC, nic_name
 from r2ccl.protocol.agreement_messages import (
     Ballot,
     Commit,
@@ -32,7 +33,7 @@ LEFT_OUT = (Kind.BEAT, Kind.ACK)
 def listen(world: World, tell: Tell, letters: Mapping[int, str]) -> None:
     """Tell of every control message when it is heard, and of twins."""
     for rank, runtime in enumerate(world.runtimes):
-        for port in runtime.ports:
+        for port in runtime.all_ports:
             _tap_port(rank, port, tell, letters)
         for coordinator in runtime.coordinators.values():
             _tap_inbox(rank, coordinator.inbox, tell)
@@ -44,7 +45,10 @@ def _tap_port(rank: int, port: Port, tell: Tell, letters: Mapping[int, str]) -> 
     def tapped(connection: Connection, header: Header, body: memoryview) -> None:
         if header.kind not in LEFT_OUT:
             what = describe(Kind(header.kind), unpack_body(body), letters)
-            tell(f"rank {header.source} -> {rank}", f"{what} on nic{connection.remote_nic}->nic{connection.local_nic}")
+            way = f"nic{connection.remote_nic}->nic{connection.local_nic}"
+            if connection.local_nic == RELAY_NIC:
+                way = "a relay"
+            tell(f"rank {header.source} -> {rank}", f"{what} on {way}")
         control(connection, header, body)
 
     port.control = tapped  # type: ignore[method-assign]
@@ -101,7 +105,9 @@ def describe(kind: Kind, body: list[Any], letters: Mapping[int, str]) -> str:
             return f"ABORT {abort.operation} cause={abort.cause}"
         case Kind.NOTICE:
             notice = read_notice(body)
-            links = ", ".join(f"nic{ours}->nic{theirs} (incident {n})" for ours, theirs, n in notice.links_down)
+            links = ", ".join(
+                f"{nic_name(ours)}->{nic_name(theirs)} (incident {n})" for ours, theirs, n in notice.links_down
+            )
             nics = ", ".join(f"nic{nic}" for nic in notice.nics_down)
             return f"NOTICE NICs down: {nics or 'none'}; links down: {links or 'none'};"
         case Kind.GOODBYE:

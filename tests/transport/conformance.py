@@ -25,6 +25,8 @@ LAWS: Final = tuple(
         laws_of_frames.a_control_frame_keeps_its_header_and_body,
         laws_of_frames.a_small_chunk_comes_whole_without_asking_for_a_destination,
         laws_of_frames.a_large_chunk_asks_once_where_to_and_lands_there,
+        laws_of_frames.relayed_frames_of_every_size_come_as_chunks_do_on_connections_of_both_purposes,
+        laws_of_frames.a_relayed_frame_is_withdrawn_with_no_operation,
         laws_of_frames.after_the_last_event_of_a_turn_the_batch_ends,
         laws_of_frames.a_payload_that_fails_its_checksum_costs_only_that_chunk,
         laws_of_frames.a_payload_without_checksum_is_taken_as_it_comes,

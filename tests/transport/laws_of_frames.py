@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from r2ccl.protocol.wire import Kind, pack_control, pack_header
+from r2ccl.protocol.relay import Word, pack_relayed
+from r2ccl.protocol.wire import RELAYED_BYTES_MAX, Kind, pack_control, pack_header
 from r2ccl.transport.interface import Loss, Purpose
 from tests.transport.harness import (
     COMMUNICATOR,
@@ -95,6 +96,33 @@ async def a_large_chunk_asks_once_where_to_and_lands_there(world: World) -> None
     assert (asked.kind, landed.kind) == ("destination", "landed")
     assert asked.header == landed.header
     assert place == payload
+
+
+async def relayed_frames_of_every_size_come_as_chunks_do_on_connections_of_both_purposes(world: World) -> None:
+    one, other = world.side(0), world.side(1)
+    sizes = [0, 64, SMALL, SMALL + 1, 64 * KIB + 64, LARGE, RELAYED_BYTES_MAX]
+    payloads = [pattern(size, number) for number, size in enumerate(sizes)]
+    for purpose in (Purpose.CONTROL, Purpose.BULK):
+        here, there = await world.connect(one, other, purpose)
+        for number, payload in enumerate(payloads):
+            # A purpose is where a chunk's number is, by which places are told apart here.
+            header = pack_relayed(Word.FRAME, 0, 1, 9, number=7, purpose=number, payload_bytes=len(payload))
+            here.send(header, payload)
+            here.send(*pack_control(Kind.BEAT, 0, 1, []))
+        beats = (number + 1) * (1 + (purpose is Purpose.BULK))
+        await world.until(lambda wanted=beats: len(other.hears.of("control")) == wanted)  # type: ignore[misc]
+        assert other.hears.payloads(there) == payloads
+        assert numbers(other.hears.of("chunk", connection=there))[:3] == [0, 1, 2]
+        assert numbers(other.hears.of("destination", connection=there))[-2:] == [5, 6]
+
+
+async def a_relayed_frame_is_withdrawn_with_no_operation(world: World) -> None:
+    _, other, here, _ = await world.pair()
+    for number in range(8):
+        header = pack_relayed(Word.FRAME, 0, 1, COMMUNICATOR, purpose=number, payload_bytes=LARGE)
+        here.send(header, pattern(LARGE, number))
+    assert here.withdraw(COMMUNICATOR, 0)
+    await world.until(lambda: len(other.hears.of("landed")) == 8)
 
 
 async def after_the_last_event_of_a_turn_the_batch_ends(world: World) -> None:
