@@ -13,13 +13,15 @@ from typing import Protocol, assert_never
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
 from r2ccl.protocol import nic_session as session
+from r2ccl.protocol.evidence import LinkEvidence, load_level
 from r2ccl.protocol.health import LinkHealth
 from r2ccl.protocol.lanes import Lane
+from r2ccl.protocol.lookout import Lookout
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.telemetry.event_log import EventLog
-from r2ccl.transport.interface import Connection, Device, Loss, Purpose
+from r2ccl.transport.interface import Connection, Device, Loss, PathSample, Purpose
 
 #: Why a link is out of service whose peer said goodbye or is gone.
 PEER_LEFT = "peer left"
@@ -37,20 +39,31 @@ class Link:
         "control",
         "counters",
         "dials",
+        "evidence",
         "health",
         "is_late",
         "id",
         "lane",
+        "lookout",
         "session",
         "watched",
     )
 
     def __init__(
-        self, link_id: LinkId, machine: NicSession, health: LinkHealth, counters: LinkCounters, checks: bool
+        self,
+        link_id: LinkId,
+        machine: NicSession,
+        health: LinkHealth,
+        evidence: LinkEvidence,
+        counters: LinkCounters,
+        checks: bool,
     ) -> None:
         self.id = link_id
         self.session = machine
         self.health = health
+        #: What speaks against it while it is not silent, and what was seen of it since the last look.
+        self.evidence = evidence
+        self.lookout = Lookout()
         self.counters = counters
         #: Chunks on it carry checksums.
         self.checks = checks
@@ -69,6 +82,18 @@ class Link:
     @property
     def is_up(self) -> bool:
         return self.session.state is LinkState.UP
+
+    def route(self) -> None:
+        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route); to be called when
+        either changes, and when it got a lane."""
+        if self.lane is not None:
+            self.lane.is_diverted = self.is_late or self.evidence.is_diverted
+
+    def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
+        """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""
+        lane = self.lane
+        load = load_level(lane.outstanding_bytes, lane.window_bytes) if lane is not None else 0
+        self.lookout.glance(control, bulk, load, pressed, now)
 
     def __repr__(self) -> str:
         return f"<Link {self.id} {self.session.state.value}>"
@@ -120,6 +145,7 @@ class Port:
                 LinkId(peer, self.nic.index, remote_nic),
                 NicSession(shared.rank < peer, shared.session_times()),
                 LinkHealth(settings.silence_s, settings.bulk_silence_s),
+                shared.link_evidence(),
                 shared.counters.link(self.nic.index, peer),
                 shared.checks(peer),
             )

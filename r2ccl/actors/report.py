@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 from r2ccl.actors.links import Link, Port
+from r2ccl.protocol.evidence import Evidence
 from r2ccl.protocol.lanes import Lane
 from r2ccl.telemetry.counters import no_traffic, retransmit_ratio
 from r2ccl.topology import Endpoint
@@ -105,6 +106,9 @@ def _network(runtime: Runtime) -> dict[str, Any]:
             "flaps": link.session.flaps,
             "cause": link.session.cause,
             "rtt_s": rtts_s[link.id],
+            "suspicion": link.evidence.suspicion.value,
+            "evidence": [_evidence(evidence) for evidence in link.evidence.standing.values()],
+            "route": "shadow" if link.evidence.is_diverted else "home",
         }
         for port in ports
         for link in port.links.values()
@@ -119,6 +123,10 @@ def _network(runtime: Runtime) -> dict[str, Any]:
         "links": links,
         "lanes": {f"lane{lane.index}->rank{lane.peer}": _lane(lane) for lane in lanes},
     }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {"kind": evidence.kind.value, "since_s": evidence.since_s, "says": str(evidence)}
 
 
 def _nic(runtime: Runtime, port: Port, lanes: Sequence[Lane], rtts_s: Mapping[Any, float | None]) -> dict[str, Any]:

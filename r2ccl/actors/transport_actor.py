@@ -140,6 +140,7 @@ class TransportActor(Actor):
     def _bind(self, lane: Lane, link: Link, change: str, cause: str) -> None:
         lane.link = link
         link.lane = lane
+        link.route()
         if lane.is_orphan:
             lane.is_orphan = False
             self._shared.events.record(

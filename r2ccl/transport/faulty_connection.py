@@ -9,6 +9,7 @@ but that it landed is told later.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
 from collections import deque
 from collections.abc import Callable
@@ -160,13 +161,12 @@ class FaultyConnection:
             base = self._sample_then
             silence_s = self._device.clock.now() - self._blocked_at
         in_flight_bytes = base.in_flight_bytes + min(held_bytes, KERNEL_BYTES)
-        return PathSample(
+        return dataclasses.replace(
+            base,
             in_flight_bytes=in_flight_bytes,
             unsent_bytes=base.unsent_bytes + max(0, held_bytes - KERNEL_BYTES),
             silence_s=base.silence_s + silence_s,
-            rtt_s=base.rtt_s,
             limited=in_flight_bytes == 0 or (base.limited and base.in_flight_bytes > 0),
-            resent_segments=base.resent_segments,
         )
 
     def abort(self) -> None:
