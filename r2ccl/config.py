@@ -164,7 +164,7 @@ class Settings:
         if not CHUNK_BYTES_LEAST <= self.chunk_bytes <= CHUNK_BYTES_MOST:
             limits = f"from {CHUNK_BYTES_LEAST} to {CHUNK_BYTES_MOST}"
             raise ConfigurationError(f"R2CCL_CHUNK_BYTES={self.chunk_bytes} must be {limits}")
-        for name in _POSITIVE:
+        for name in POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{_BY_NAME[name].metadata['variable']}=0 must be positive")
         if self.share_least > 1:
@@ -188,7 +188,7 @@ _BY_NAME: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
     {field.name: field for field in dataclasses.fields(Settings)}
 )
 #: Nought is no period, no number of samples, and no share.
-_POSITIVE: Final = (
+POSITIVE: Final = (
     "evidence_s", "evidence_sigmas", "evidence_window", "evidence_confirmations", "share_least", "switch_refill_s",
 )  # fmt: skip
 _BY_VARIABLE: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(

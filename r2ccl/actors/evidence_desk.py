@@ -31,6 +31,8 @@ class EvidenceDesk:
         self._ports = ports
         self._courier = courier
         self._own_stall_s = own_stall_s
+        #: See ``Shared.new_errors``.
+        self.new_errors = shared.new_errors
         self._away_s = 0.0
         self._due_s = shared.clock.now() + shared.settings.evidence_s
 
@@ -45,7 +47,7 @@ class EvidenceDesk:
     def look(self, now: float) -> None:
         """At every link in service."""
         self._mind_own_stall()
-        errors = {port.nic.index: self._shared.new_errors(port.nic) for port in self._ports}
+        errors = {port.nic.index: self.new_errors(port.nic) for port in self._ports}
         links = [link for port in self._ports for link in port.links.values() if link.is_up]
         by_peer: dict[int, list[Link]] = {}
         for link in links:
@@ -73,7 +75,10 @@ class EvidenceDesk:
 
     def _fair_shares(self, links: Sequence[Link]) -> list[float | None]:
         """What each of the links to a peer should have carried since the last look: of what all of them did, as much
-        as its NICs' part is in the speed of all. Links that have no lane, or an idle one by our will, have no part."""
+        as its NICs' part is in the speed of all. Links that have no lane, or an idle one by our will, have no part.
+        Where they could have carried more nobody can say."""
+        if not any(link.lookout.is_pressed for link in links):
+            return [None] * len(links)
         speeds = [self._speed(link) for link in links]
         together = sum(speeds)
         carried = sum(link.lookout.carried_bytes for link, speed in zip(links, speeds, strict=True) if speed)

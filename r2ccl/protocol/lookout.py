@@ -137,7 +137,8 @@ class Lookout:
 
     @property
     def is_pressed(self) -> bool:
-        """Since the last look there was nearly always more to send to the peer than its links took."""
+        """Since the last look there was mostly more to send to the peer than its links took, as far as this link's
+        glances tell: one that carries little is not glanced at while it owes nothing."""
         return self._glances >= GLANCES_LEAST and self._pressed >= PRESSED_SHARE * self._glances
 
     def glance(self, control: Account, bulk: Account, load: int, pressed: bool, now: float) -> None:
@@ -168,7 +169,7 @@ class Lookout:
         carried meanwhile; None: nobody can say."""
         throughput = fair_share = resent_ratio = None
         period_s = now - self._began_s if self._began_s is not None else 0.0
-        if fair_share_bytes and self.is_pressed and period_s > 0:
+        if fair_share_bytes and period_s > 0:
             throughput, fair_share = self.carried_bytes / period_s, fair_share_bytes / period_s
         if self._sent >= SEGMENTS_LEAST:
             resent_ratio = self._resent / self._sent
