@@ -71,3 +71,18 @@ def test_a_job_of_one_needs_nobody():
             comm.barrier()
 
     asyncio.run(scenario())
+
+
+def test_a_job_asks_the_kernel_for_the_errors_of_its_interfaces(monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "r2ccl.transport.link_statistics.NicErrors.new_errors", lambda self, nic: asked.append(nic.index) or 7
+    )
+
+    async def main():
+        async with r2ccl.connect(rank=0, size=1, nics="lo") as comm:
+            assert comm._runtime.shared.new_errors(LOOPBACK) == 7
+            comm._runtime.evidence.look(0.0)
+
+    asyncio.run(main())
+    assert asked == [0, 0]

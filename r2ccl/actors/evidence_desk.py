@@ -127,11 +127,13 @@ class EvidenceDesk:
     def _reroute(self, link: Link, change: str, cause: str, level: int) -> None:
         self._shared.events.record("route", level=level, link=str(link.id), change=change, cause=cause)
         link.route()
-        self._courier.pump(link.id.peer)
 
 
 def _backup_s(link: Link, links: Iterable[Link]) -> float | None:
-    """How fast the best other path to the peer answers that new chunks can take now; None: there is none."""
+    """How fast the best other path to the peer answers that new chunks of the link's lane can take now; None: there is
+    none, or it has no lane."""
+    if link.lane is None:
+        return None
     answers_s = (
         other.lookout.latest_rtt_s
         for other in links

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import random
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from r2ccl.actors.links import Link
 from r2ccl.config import Settings
 from r2ccl.protocol import lookout
-from r2ccl.protocol.evidence import Kind
+from r2ccl.protocol.evidence import Kind, Look
+from r2ccl.protocol.lookout import Lookout
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
 from r2ccl.topology import Nic
@@ -22,6 +25,8 @@ from tests.simulated import together
 
 #: So many looks make a history: with a margin for the first, which only begin to count.
 HISTORY = 40
+#: So many make one in which no more than the least confirmations are needed.
+LONG_HISTORY = 700
 #: A fault is found within so many looks: all of the window while the history is short, after one in which the slow
 #: answer is still awaited.
 WINDOW = 6
@@ -62,6 +67,11 @@ def told(world: World, rank: int, name: str) -> list[str]:
 def link_stats(world: World, name: str, rank: int = 0) -> dict[str, Any]:
     stats: dict[str, Any] = world.communicators[rank].stats()["links"][name]
     return stats
+
+
+def link_between(world: World, nic: int, rank: int = 0) -> Link:
+    """Of two ranks."""
+    return world.runtimes[rank].ports[nic].link(1 - rank, nic)
 
 
 def sent_chunks(world: World, nic: int, rank: int = 0) -> int:
@@ -118,6 +128,7 @@ def test_a_link_in_the_shadow_stays_watched_and_its_death_is_noticed_as_ever() -
         stats = link_stats(world, "nic0->rank1.nic0")
         assert (stats["state"], stats["cause"]) == ("dialling", "silence")
         assert (stats["suspicion"], stats["route"]) == ("clear", "home")
+        assert link_between(world, 0).lookout.latest_rtt_s is None
         assert told(world, 0, "route")[-1] == "nic0->rank1.nic0 SHADOW->HOME"
         await all_reduce(world)
 
@@ -140,6 +151,53 @@ def test_an_operation_that_is_under_way_when_its_link_becomes_slow_ends_well() -
     play(story, Model(piece_bytes=4096), settings={"evidence_s": 0.1})
 
 
+def test_new_chunks_leave_at_the_moment_of_the_verdict() -> None:
+    async def story(world: World) -> None:
+        await looks(world, HISTORY)
+        slow_down(world, (0, 0), (1, 0))
+        link = link_between(world, 0)
+        for _ in range(int(1000 * WINDOW)):
+            if link.evidence.is_diverted:
+                break
+            await asyncio.sleep(0.001)
+        assert link.evidence.is_diverted
+        assert link.lane is not None
+        assert link.lane.is_diverted
+
+    play(story)
+
+
+def test_a_lane_that_moves_to_a_link_that_is_late_gives_it_no_new_chunks() -> None:
+    async def story(world: World) -> None:
+        await looks(world, 2)
+        spare = link_between(world, 2)
+        world.fabric.cut((0, 0))
+        while spare.lane is None:
+            spare.is_late = True
+            await asyncio.sleep(0)
+        assert spare.lane.is_diverted
+
+    play(story, spares=1)
+
+
+def test_a_link_is_never_left_for_one_that_was_left_itself() -> None:
+    async def story(world: World) -> None:
+        await looks(world, HISTORY)
+        slow_down(world, (0, 0), (1, 0))
+        await looks(world, WINDOW)
+        slow_down(world, (0, 1), (1, 1), 3 * SLOW_S)
+        for _ in range(5 * WINDOW):
+            await looks(world, 1)
+            assert not all(link_between(world, nic).evidence.is_diverted for nic in range(2))
+        assert told(world, 0, "route") == [
+            "nic0->rank1.nic0 HOME->SHADOW",
+            "nic0->rank1.nic0 SHADOW->HOME",
+            "nic1->rank1.nic1 HOME->SHADOW",
+        ]
+
+    play(story)
+
+
 def test_where_there_is_no_other_lane_a_slow_link_is_accused_and_goes_on() -> None:
     async def story(world: World) -> None:
         await looks(world, HISTORY)
@@ -150,6 +208,12 @@ def test_where_there_is_no_other_lane_a_slow_link_is_accused_and_goes_on() -> No
         before = sent_chunks(world, 0)
         await all_reduce(world)
         assert sent_chunks(world, 0) > before
+        # Nor is a spare left that carries nothing.
+        slow_down(world, (0, 0), (1, 0), USUAL_S)
+        slow_down(world, (0, 1), (1, 1))
+        await looks(world, WINDOW)
+        assert standing(world, Kind.LATENCY) == ["nic0->rank1.nic0", "nic1->rank1.nic1"]
+        assert told(world, 0, "route") == []
 
     play(story, nics=1, spares=1)
 
@@ -202,18 +266,39 @@ def test_where_links_become_slow_one_after_the_other_a_rank_leaves_no_more_than_
 
 def test_what_was_found_before_a_stall_of_our_own_accuses_nobody_after_it() -> None:
     async def story(world: World) -> None:
-        await looks(world, HISTORY)
+        await looks(world, LONG_HISTORY)
         slow_down(world, (0, 0), (1, 0))
-        await looks(world, 2)
+        await looks(world, 3)  # at the first of them the slow answer is still awaited
         world.fabric.freeze(0)
         await asyncio.sleep(3.0)
         world.fabric.thaw(0)
-        await looks(world, 2)
+        await looks(world, 3)  # at the first of them nobody knows yet what to count from
         # The other rank was here all the time.
         assert told(world, 1, "evidence") == ["nic0->rank0.nic0 latency CLEAR->SUSPECT"]
         assert told(world, 0, "evidence") == []
-        await looks(world, WINDOW)
+        await looks(world, 2)
         assert told(world, 0, "evidence") == ["nic0->rank1.nic0 latency CLEAR->SUSPECT"]
+
+    play(story)
+
+
+def test_what_was_seen_since_the_last_look_is_void_after_a_stall_however_short() -> None:
+    async def story(world: World) -> None:
+        await asyncio.sleep(2.5)  # between two looks
+        link = link_between(world, 0)
+        arrays = [np.ones(1 << 19, np.int32) for _ in range(2)]
+        reduction = asyncio.ensure_future(together(world, lambda comm: comm.all_reduce(arrays[comm.rank])))
+        await asyncio.sleep(0)
+        world.fabric.freeze(1)  # its kernel takes what fits its window, and no more
+        await asyncio.sleep(0.05)
+        assert link.lookout.carried_bytes > 0
+        world.fabric.freeze(0)
+        await asyncio.sleep(0.3)
+        world.fabric.thaw(0)
+        await asyncio.sleep(0.03)
+        assert link.lookout.carried_bytes == 0
+        world.fabric.thaw(1)
+        await reduction
 
     play(story)
 
@@ -277,6 +362,41 @@ def test_a_link_that_carries_far_less_than_its_fair_share_is_accused_and_keeps_w
     play(story, SLOW_NETWORK, settings=FAST_LOOKS)
 
 
+class Asked(Lookout):
+    """Notes what it is told of fair shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fair_shares: list[float | None] = []
+
+    def look(self, fair_share_bytes: float | None, *others: Any) -> Look:
+        self.fair_shares.append(fair_share_bytes and fair_share_bytes / self.carried_bytes)
+        return super().look(fair_share_bytes, *others)
+
+
+def test_the_fair_share_is_by_the_speed_of_nics_and_a_link_in_the_shadow_has_none() -> None:
+    async def story(world: World) -> None:
+        await looks(world, HISTORY)
+        links = [link_between(world, nic) for nic in range(3)]
+        for link in links:
+            link.lookout = Asked()
+        port = world.runtimes[0].ports[1]
+        port.nic = dataclasses.replace(port.nic, speed_mbit_s=3 * 10_000)
+        theirs = world.runtimes[0].shared.members[1].nics[1]
+        object.__setattr__(theirs, "speed_mbit_s", 3 * 10_000)
+        slow_down(world, (0, 0), (1, 0))
+        await looks(world, WINDOW)
+        assert links[0].evidence.is_diverted
+        await kept_full(world, 2.5)
+        shares = [[share for share in link.lookout.fair_shares if share] for link in links]  # type: ignore[attr-defined]
+        assert shares[0] == []
+        # Of what both carried, which is about as much, one should have had three quarters.
+        assert shares[1][-1] == pytest.approx(1.5, abs=0.1)
+        assert shares[2][-1] == pytest.approx(0.5, abs=0.1)
+
+    play(story, SLOW_NETWORK, nics=3, settings={"chunk_bytes": 16384})
+
+
 def test_a_link_that_is_offered_little_is_not_accused_of_carrying_little() -> None:
     async def story(world: World) -> None:
         for _ in range(200):
@@ -329,6 +449,7 @@ def test_an_interface_that_begins_to_count_errors_is_told_of_once_and_all_its_li
         world.runtimes[0].evidence.new_errors = interfaces.new_errors
         await looks(world, HISTORY)
         assert interfaces.asked[:4] == ["nic0", "nic1", "nic0", "nic1"]
+        assert len(interfaces.asked) >= 2 * (HISTORY - 1)
         interfaces.errors[1] = 3
         await looks(world, WINDOW)
         assert told(world, 0, "evidence") == ["nic1 errors CLEAR->SUSPECT"]
@@ -349,3 +470,13 @@ def test_interfaces_that_count_nothing_accuse_nobody() -> None:
         assert told(world, 0, "evidence") == []
 
     play(story)
+
+
+def test_a_window_shorter_than_the_confirmations_asks_for_all_of_it() -> None:
+    async def story(world: World) -> None:
+        await looks(world, HISTORY)
+        slow_down(world, (0, 0), (1, 0))
+        await looks(world, 4)
+        assert told(world, 0, "route") == ["nic0->rank1.nic0 HOME->SHADOW"]
+
+    play(story, settings={"evidence_window": 2})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+from r2ccl.transport.interface import Connection, Purpose, Receiver
+from r2ccl.transport.tcp_connection import TcpConnection
 from r2ccl.transport.tcp_info import answer_at_once, sample
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps this account")
@@ -49,6 +53,33 @@ def test_a_conversation_makes_our_kernel_keep_answers_back_until_it_is_told_not_
     assert not answers(other)
     answer_at_once(other)
     assert answers(other)
+
+
+class Nobody:
+    """A receiver that is told nothing of interest."""
+
+    def established(self, connection: Connection) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize("purpose", [Purpose.CONTROL, Purpose.BULK])
+def test_the_kernel_is_told_so_for_beats_and_not_for_bulk(pair: Pair, purpose: Purpose) -> None:
+    one, other = pair
+
+    async def main() -> None:
+        connection = TcpConnection(asyncio.get_running_loop(), cast(Receiver, Nobody()), 0, purpose)
+        connection.open(other, b"", lambda _: None)
+        for _attempt in range(100):
+            exchange(one, other, b"how are you?")
+            exchange(other, one, b"thank you")
+            if not answers(other):
+                break
+        assert not answers(other)
+        connection.sample()
+        assert answers(other) is (purpose is Purpose.CONTROL)
+        connection.abort()
+
+    asyncio.run(main())
 
 
 def test_a_connection_that_has_ended_may_be_told_too(pair: Pair) -> None:
