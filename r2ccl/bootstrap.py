@@ -33,6 +33,7 @@ from r2ccl.telemetry.log_output import open_log
 from r2ccl.topology import Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.link_events import AddressEvent, LinkEvent, LinkWatcher, link_events_available
+from r2ccl.transport.link_statistics import NicErrors
 from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
@@ -229,7 +230,9 @@ async def _join(
 ) -> Communicator:
     clock = MonotonicClock()
     loop = asyncio.get_running_loop()
-    shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, EventLog(clock, rank=placement.rank))
+    events = EventLog(clock, rank=placement.rank)
+    new_errors = NicErrors().new_errors
+    shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, events, new_errors=new_errors)
     runtime = Runtime(shared, devices)
     communicator = world(runtime, thread, placement.local_rank)
     try:

@@ -107,6 +107,41 @@ class Settings:
         "s",
         "as silence, for bulk alone under green beats: above the kernel's 200 ms re-send timer",
     )
+    evidence_s: float = setting(
+        1.0, "R2CCL_EVIDENCE", "s", "between two looks at each link's latency, share, resent ratio and interface errors"
+    )
+    evidence_sigmas: float = setting(
+        3.0, "R2CCL_EVIDENCE_SIGMAS", "sigmas", "robust, above a path's own usual: over this a sample speaks against it"
+    )
+    evidence_window: int = setting(
+        5, "R2CCL_EVIDENCE_WINDOW", "samples", "are judged together: so many looks find a fault"
+    )
+    evidence_confirmations: int = setting(
+        3, "R2CCL_EVIDENCE_CONFIRMATIONS", "samples", "of those must agree, more on spiky paths; 1 alarms all the time"
+    )
+    latency_excess: float = setting(
+        0.25, "R2CCL_LATENCY_EXCESS", "", "above the usual by a smaller share a latency accuses nobody, however steady"
+    )
+    latency_excess_s: float = setting(
+        0.0002, "R2CCL_LATENCY_EXCESS_SEC", "s", "nor one by less than this: wake-ups on a busy host cost as much"
+    )
+    share_least: float = setting(
+        0.5, "R2CCL_SHARE_LEAST", "", "who carries more than this part of its usual share of the traffic is not accused"
+    )
+    resent_excess: float = setting(
+        0.005, "R2CCL_RESENT_EXCESS", "", "resent / sent above the path's own usual by less accuses nobody"
+    )
+    hold_down_s: float = setting(
+        10.0, "R2CCL_HOLD_DOWN", "s", "so long a slow link must be clean to carry again; doubles when it repeats"
+    )
+    hold_down_max_s: float = setting(300.0, "R2CCL_HOLD_DOWN_MAX", "s", "limit of that doubling")
+    relearn_s: float = setting(
+        1800.0, "R2CCL_RELEARN", "s", "what lasts so long without a quiet time is what is usual from then on"
+    )
+    switch_refill_s: float = setting(
+        60.0, "R2CCL_SWITCH_REFILL", "s", "until a rank may leave one more slow link: if all are slow, none is better"
+    )
+    switch_burst: int = setting(4, "R2CCL_SWITCH_BURST", "switches", "saved up at most: half the NICs of a big host")
     hedge_share: float = setting(0.1, "R2CCL_HEDGE_SHARE", "", "share of the bytes sent that may go out twice")
     hedge_burst_bytes: int = setting(4 * MIB, "R2CCL_HEDGE_BURST", "bytes", "hedging budget that can be saved up")
     hedge_pause_s: float = setting(0.005, "R2CCL_HEDGE_PAUSE", "s", "between two rounds of hedging")
@@ -155,6 +190,11 @@ class Settings:
         if not CHUNK_BYTES_LEAST <= self.chunk_bytes <= CHUNK_BYTES_MOST:
             limits = f"from {CHUNK_BYTES_LEAST} to {CHUNK_BYTES_MOST}"
             raise ConfigurationError(f"R2CCL_CHUNK_BYTES={self.chunk_bytes} must be {limits}")
+        for name in POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{_BY_NAME[name].metadata['variable']}=0 must be positive")
+        if self.share_least > 1:
+            raise ConfigurationError(f"R2CCL_SHARE_LEAST={self.share_least:g} must be at most 1")
         if self.debug not in LOG_LEVELS or self.checksum not in ("on", "off", "auto"):
             raise ConfigurationError(
                 f"R2CCL_DEBUG={self.debug!r} must be one of {', '.join(LOG_LEVELS)}, "
@@ -173,6 +213,10 @@ class Settings:
 _BY_NAME: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
     {field.name: field for field in dataclasses.fields(Settings)}
 )
+#: Nought is no period, no number of samples, and no share.
+POSITIVE: Final = (
+    "evidence_s", "evidence_sigmas", "evidence_window", "evidence_confirmations", "share_least", "switch_refill_s",
+)  # fmt: skip
 _BY_VARIABLE: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
     {field.metadata["variable"]: field for field in _BY_NAME.values()}
 )

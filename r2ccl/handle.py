@@ -187,7 +187,9 @@ class Handle:
           (how many), ``bandwidth_bytes_s`` (of all lanes together), ``rtt_s`` and the same counters.
         - ``links``, by ``nic0->rank1.nic0`` ...: ``state`` (``absent``, ``dialling``, ``probation``, ``up``, ``down``),
           ``cause`` of being down, ``flaps`` (losses in a row), ``rtt_s``, ``backup`` (across rails: there may be no
-          route).
+          route); ``suspicion`` (``clear``, ``suspect``) and the ``evidence`` that stands against it: its ``kind``,
+          ``since_s`` (by the clock of ``events``) and what it ``says``; ``route``: ``shadow`` while new chunks avoid
+          it because it became slow, else ``home``.
         - ``lanes``, by ``lane0->rank1`` ...: ``link``, ``bandwidth_bytes_s`` (``measured``, or the NIC's nominal one),
           ``round_trip_s`` (seconds from sent to acknowledged), ``window_bytes``, ``outstanding_bytes``.
         - ``incidents``, the latest 64, newest last: what was lost together, and whose fault it was. ``number``;

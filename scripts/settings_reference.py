@@ -20,6 +20,7 @@ from r2ccl.config import (
     KIB,
     LOG_LEVELS,
     MIB,
+    POSITIVE,
     PRECEDENCE,
     Settings,
 )
@@ -108,6 +109,7 @@ def accepted(field: dataclasses.Field[Any]) -> str:
     special = {
         "chunk_bytes": f"{CHUNK_BYTES_LEAST} to {CHUNK_BYTES_MOST}",
         "checksum": "on, off, auto",
+        "share_least": "above 0, at most 1",
         "debug": ", ".join(LOG_LEVELS),
     }
     if field.name in special:
@@ -115,7 +117,9 @@ def accepted(field: dataclasses.Field[Any]) -> str:
     if isinstance(field.default, bool):
         return "0, 1"
     if isinstance(field.default, int):
-        return "whole, from 0"
+        return "whole, from 1" if field.name in POSITIVE else "whole, from 0"
+    if field.name in POSITIVE:
+        return "above 0"
     return "from 0" if isinstance(field.default, float) else "text"
 
 

@@ -12,6 +12,7 @@ from r2ccl.bootstrap import refuse_open_listeners
 from r2ccl.config import Settings
 from r2ccl.rendezvous.launch import Placement
 from r2ccl.topology import Endpoint, Nic
+from r2ccl.transport.link_statistics import NicErrors
 
 LOOPBACK = Nic(0, "lo", Endpoint("inet", "127.0.1.1", 0))
 ETHERNET = Nic(1, "eth0", Endpoint("inet", "192.0.2.7", 0))
@@ -71,3 +72,21 @@ def test_a_job_of_one_needs_nobody():
             comm.barrier()
 
     asyncio.run(scenario())
+
+
+def test_a_job_asks_the_kernel_for_the_errors_of_its_interfaces(monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def new_errors(_errors: NicErrors, nic: Nic) -> int:
+        asked.append(nic.index)
+        return 7
+
+    monkeypatch.setattr(NicErrors, "new_errors", new_errors)
+
+    async def main():
+        async with r2ccl.connect(rank=0, size=1, nics="lo") as comm:
+            assert comm._runtime.shared.new_errors(LOOPBACK) == 7
+            comm._runtime.evidence.look(0.0)
+
+    asyncio.run(main())
+    assert asked == [0, 0]

@@ -123,7 +123,20 @@ def test_every_setting_has_a_variable_a_reason_and_is_read_as_the_type_of_its_de
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"chunk_bytes": 0}, {"chunk_bytes": 5 << 20}, {"checksum": "maybe"}, {"debug": "LOUD"}]
+    "wrong",
+    [
+        {"chunk_bytes": 0},
+        {"chunk_bytes": 5 << 20},
+        {"checksum": "maybe"},
+        {"debug": "LOUD"},
+        {"evidence_s": 0.0},
+        {"evidence_sigmas": 0.0},
+        {"evidence_window": 0},
+        {"evidence_confirmations": 0},
+        {"share_least": 0.0},
+        {"share_least": 1.01},
+        {"switch_refill_s": 0.0},
+    ],  # fmt: skip
 )
 def test_a_setting_out_of_its_range_says_what_the_range_is(wrong):
     with pytest.raises(ConfigurationError, match=r"must be"):

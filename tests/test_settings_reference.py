@@ -38,6 +38,10 @@ def test_what_is_said_to_be_accepted_is_accepted_and_what_is_beyond_is_not(name:
     elif " to " in said:
         good = said.split(" to ")
         bad = [str(int(good[0]) - 1), str(int(good[1]) + 1)]
+    elif said.startswith("above 0"):
+        good, bad = ["0.001", "1"], ["0", "-1"] + (["1.001"] if said.endswith("at most 1") else [])
+    elif said == "whole, from 1":
+        good, bad = ["1", "2"], ["0", "-1"]
     else:
         good, bad = ["0", "1"], ["-1"]
     for text in good:

@@ -380,6 +380,10 @@ class Courier:
         for say in self.resyncs:
             say(peer)
 
+    def is_pressed(self, peer: int) -> bool:
+        """Do chunks wait because no lane to the peer has room?"""
+        return bool(self.outboxes[peer].waiting)
+
     def member(self, rank: int) -> Member:
         """How a rank announced itself."""
         return self._shared.members[rank]

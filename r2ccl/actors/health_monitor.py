@@ -13,6 +13,7 @@ from typing import assert_never
 
 from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.evidence_desk import EvidenceDesk
 from r2ccl.actors.links import Link, Port
 from r2ccl.actors.messages import (
     ConnectionEnded,
@@ -43,6 +44,7 @@ class HealthMonitor(Actor):
         mailbox: Mailbox,
         ports: list[Port],
         courier: Courier,
+        evidence: EvidenceDesk,
         announce_gone: Callable[[PeerGone], None],
         nic_changed: Callable[[NicWentDown | NicCameBack], None],
     ) -> None:
@@ -50,6 +52,7 @@ class HealthMonitor(Actor):
         self._shared = shared
         self._ports = ports
         self._courier = courier
+        self._evidence = evidence
         self._announce_gone = announce_gone
         self._nic_changed = nic_changed
         settings = shared.settings
@@ -99,12 +102,14 @@ class HealthMonitor(Actor):
             for link in list(port.links.values()):
                 if late:
                     link.health.void()
+                    link.lookout.restart()
                 if link.watched or link.is_late or (link.lane is not None and link.lane.outstanding):
                     busy = True
                     self._look_at(port, link, now, late)
                 else:
                     # Not looked at, so nobody knows whether bytes were in flight all the time until the next look.
                     link.health.void()
+        self._evidence.tick(now)
         if busy:
             self.look_closely()
         else:
@@ -115,6 +120,7 @@ class HealthMonitor(Actor):
             link.watched = link.is_late = False
             return
         control, bulk = link.control.sample(), link.bulk.sample()
+        link.glance(control, bulk, self._courier.is_pressed(link.id.peer), now)
         health = link.health.judge(control, bulk, now)
         if health is Health.RED and not late:
             link.watched = link.is_late = False
@@ -134,11 +140,10 @@ class HealthMonitor(Actor):
         chunks go out there, too, and what was said on it is said again."""
         began = is_late and not link.is_late
         link.is_late = is_late
+        link.route()
         lane = link.lane
-        if lane is not None:
-            lane.is_diverted = is_late
-            if is_late and lane.outstanding:
-                self._courier.hedge(lane)
+        if is_late and lane is not None and lane.outstanding:
+            self._courier.hedge(lane)
         if began:
             self._courier.resync(link.id.peer)
 

@@ -13,14 +13,16 @@ from typing import Final, Protocol, assert_never
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
 from r2ccl.protocol import nic_session as session
+from r2ccl.protocol.evidence import LinkEvidence, load_level
 from r2ccl.protocol.health import LinkHealth
 from r2ccl.protocol.lanes import Lane
+from r2ccl.protocol.lookout import Lookout
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.paths import is_rail
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.topology import Member
-from r2ccl.transport.interface import Connection, Device, Loss, Purpose
+from r2ccl.transport.interface import Connection, Device, Loss, PathSample, Purpose
 
 #: Why a link is out of service whose peer said goodbye or is gone.
 PEER_LEFT = "peer left"
@@ -40,11 +42,13 @@ class Link:
         "control",
         "counters",
         "dials",
+        "evidence",
         "health",
         "is_late",
         "is_rail",
         "id",
         "lane",
+        "lookout",
         "session",
         "watched",
     )
@@ -54,6 +58,7 @@ class Link:
         link_id: LinkId,
         machine: NicSession,
         health: LinkHealth,
+        evidence: LinkEvidence,
         counters: LinkCounters,
         checks: bool,
         is_rail: bool = True,
@@ -63,6 +68,9 @@ class Link:
         self.is_rail = is_rail
         self.session = machine
         self.health = health
+        #: What speaks against it while it is not silent, and what was seen of it since the last look.
+        self.evidence = evidence
+        self.lookout = Lookout()
         self.counters = counters
         #: Chunks on it carry checksums.
         self.checks = checks
@@ -81,6 +89,18 @@ class Link:
     @property
     def is_up(self) -> bool:
         return self.session.state is LinkState.UP
+
+    def route(self) -> None:
+        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route); to be called when
+        either changes, and when it got a lane."""
+        if self.lane is not None:
+            self.lane.is_diverted = self.is_late or self.evidence.is_diverted
+
+    def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
+        """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""
+        lane = self.lane
+        load = load_level(lane.outstanding_bytes, lane.window_bytes) if lane is not None else 0
+        self.lookout.glance(control, bulk, load, pressed, now)
 
     def __repr__(self) -> str:
         return f"<Link {self.id} {self.session.state.value}>"
@@ -149,6 +169,7 @@ class Port:
                 LinkId(peer, self.nic.index, remote_nic),
                 NicSession(shared.rank < peer, shared.session_times(), backup=not on_rail),
                 LinkHealth(settings.silence_s, settings.bulk_silence_s),
+                shared.link_evidence(),
                 shared.counters.link(self.nic.index, peer),
                 shared.checks(peer),
                 on_rail,

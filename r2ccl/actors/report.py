@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from r2ccl.actors.epochs import Epochs
 from r2ccl.actors.links import Link, Port
+from r2ccl.protocol.evidence import Evidence
 from r2ccl.protocol.lanes import Lane
 from r2ccl.telemetry.counters import no_traffic, retransmit_ratio
 from r2ccl.topology import Endpoint, device_label, lanes_over_device
@@ -112,6 +113,9 @@ def _network(runtime: Runtime) -> dict[str, Any]:
             "cause": link.session.cause,
             "backup": not link.is_rail,
             "rtt_s": rtts_s[link.id],
+            "suspicion": link.evidence.suspicion.value,
+            "evidence": [_evidence(evidence) for evidence in link.evidence.standing.values()],
+            "route": "shadow" if link.evidence.is_diverted else "home",
         }
         for port in ports
         for link in port.links.values()
@@ -127,6 +131,10 @@ def _network(runtime: Runtime) -> dict[str, Any]:
         "incidents": runtime.diagnosing.incidents(),
         "lanes": {f"lane{lane.index}->rank{lane.peer}": _lane(lane) for lane in lanes},
     }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {"kind": evidence.kind.value, "since_s": evidence.since_s, "says": str(evidence)}
 
 
 def _nic(runtime: Runtime, port: Port, lanes: Sequence[Lane], rtts_s: Mapping[Any, float | None]) -> dict[str, Any]:

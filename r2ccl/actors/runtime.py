@@ -1,6 +1,7 @@
 """All actors of one rank, put together: the only file that names them all.
 
     ports            one per NIC, one for relays: device and links (no actors: they run when a device or timer calls)
+    evidence         looks at links that are not silent (no actor either: the health monitor's tick calls it)
     transport-i      lane i to every peer, at home on the i-th carrying NIC; restarts on a spare
     health           watches links and peers
     profiler         keeps the estimates of unused lanes honest
@@ -22,6 +23,7 @@ from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.diagnosing import Diagnosing
+from r2ccl.actors.evidence_desk import EvidenceDesk
 from r2ccl.actors.health_monitor import HealthMonitor
 from r2ccl.actors.link_log import record_down, record_up
 from r2ccl.actors.links import DIRECT_AGAIN, Link, Port
@@ -90,6 +92,7 @@ class Runtime:
         self.ports: list[Port] = []
         self.all_ports: list[Port] = []
         self.courier = Courier(shared, self.all_ports)
+        self.evidence = EvidenceDesk(shared, self.ports, self.courier, self._own_stall_s)
         self.desk = ArrivalsDesk(shared, self.courier)
         self.backups = Backups(shared, self.ports)
         self.relays = Relays(shared, self.courier)
@@ -137,7 +140,9 @@ class Runtime:
 
     def _health_monitor(self, predecessor: Actor | None) -> HealthMonitor:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.REFUSE) if predecessor is None else predecessor.mailbox
-        return HealthMonitor(self.shared, mailbox, self.all_ports, self.courier, self._peer_gone, self._own_nic_changed)
+        return HealthMonitor(
+            self.shared, mailbox, self.all_ports, self.courier, self.evidence, self._peer_gone, self._own_nic_changed
+        )
 
     def _profiler(self, predecessor: Actor | None) -> Profiler:
         mailbox = Mailbox(MAILBOX_CAPACITY, Full.DROP_OLDEST) if predecessor is None else predecessor.mailbox
@@ -283,6 +288,7 @@ class Runtime:
         """A link carries no longer: its lane moves, the peer is told."""
         record_down(self.shared.events, link, cause)
         self.diagnosing.link_went_down(link, cause)
+        self.evidence.link_lost(link)
         self._paths_changed(link.id.peer)
         if link.lane is not None:
             # Who binds the lane anew tells the peer, when the lane's chunks are back.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from r2ccl.actors.timers import Timers
 from r2ccl.clock import Clock
 from r2ccl.config import Settings
 from r2ccl.ids import RELAY_NIC
+from r2ccl.protocol.baseline import Strictness
+from r2ccl.protocol.evidence import EvidenceLimits, LinkEvidence, SwitchBudget
 from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
@@ -17,6 +20,11 @@ from r2ccl.topology import AddressBook, Endpoint, Nic
 
 #: Assumed where a NIC doesn't say its speed; lanes measure within a few chunks.
 BANDWIDTH_BYTES_S = 1.25e9
+
+
+def no_errors(nic: Nic) -> int | None:
+    """Of interfaces that count none."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +42,18 @@ class Shared:
     moved: dict[tuple[int, int], Endpoint] = field(default_factory=dict)
     #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
     one_sided: bool = False
+    #: Errors that the interface of a NIC of ours has counted since this was last asked; None: it does not say.
+    new_errors: Callable[[Nic], int | None] = no_errors
     timers: Timers = field(init=False)
+    #: How often this rank may leave a slow link for another.
+    switches: SwitchBudget = field(init=False)
     #: The thread on which all actors run.
     thread: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timers", Timers(self.loop))
+        budget = SwitchBudget(self.settings.switch_refill_s, self.settings.switch_burst)
+        object.__setattr__(self, "switches", budget)
         object.__setattr__(self, "thread", threading.get_ident())
 
     @property
@@ -67,6 +81,21 @@ class Shared:
         """The periods of link sessions."""
         s = self.settings
         return SessionTimes(s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s)
+
+    def link_evidence(self) -> LinkEvidence:
+        """What will speak against a link of ours, by the limits of the settings."""
+        s = self.settings
+        strictness = Strictness(
+            sigmas=s.evidence_sigmas,
+            sigmas_leave=s.evidence_sigmas / 2,
+            confirmations=min(s.evidence_confirmations, s.evidence_window),
+            window=s.evidence_window,
+            hold_down_s=s.hold_down_s,
+            hold_down_max_s=max(s.hold_down_s, s.hold_down_max_s),
+            relearn_s=s.relearn_s,
+        )
+        limits = EvidenceLimits(strictness, s.latency_excess, s.latency_excess_s, s.share_least, s.resent_excess)
+        return LinkEvidence(limits, self.switches)
 
 
 def nominal_bandwidth(nic: Nic) -> float:

@@ -165,6 +165,7 @@ class TransportActor(Actor):
         lane.link = link
         link.lane = lane
         lane.lead_over(2 if link.id.is_relayed else 1)
+        link.route()
         if lane.is_orphan:
             lane.is_orphan = False
             self._shared.events.record(

@@ -237,6 +237,11 @@ class LinkEvidence:
         self._backup_worse = 0
 
     @property
+    def since_s(self) -> float | None:
+        """When the first of what speaks against the link now was confirmed; None: nothing does."""
+        return min((evidence.since_s for evidence in self.standing.values()), default=None)
+
+    @property
     def suspicion(self) -> Suspicion:
         return Suspicion.SUSPECT if self.standing else Suspicion.CLEAR
 

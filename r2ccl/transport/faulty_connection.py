@@ -9,6 +9,7 @@ but that it landed is told later.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
 from collections import deque
 from collections.abc import Callable
@@ -81,6 +82,8 @@ class FaultyConnection:
         self._blocked_at = 0.0
         self._sample_then = _NOTHING
         self._held: deque[_Held] = deque()
+        #: How much longer the latest frame takes, by rule: a kernel's answer would, too.
+        self._delay_s = 0.0
         self._events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._replaying = False
         self._loan = _Loan.NONE
@@ -160,13 +163,13 @@ class FaultyConnection:
             base = self._sample_then
             silence_s = self._device.clock.now() - self._blocked_at
         in_flight_bytes = base.in_flight_bytes + min(held_bytes, KERNEL_BYTES)
-        return PathSample(
+        return dataclasses.replace(
+            base,
             in_flight_bytes=in_flight_bytes,
             unsent_bytes=base.unsent_bytes + max(0, held_bytes - KERNEL_BYTES),
             silence_s=base.silence_s + silence_s,
-            rtt_s=base.rtt_s,
+            rtt_s=base.rtt_s + (self._delay_s if self._device.has_rules else 0.0),
             limited=in_flight_bytes == 0 or (base.limited and base.in_flight_bytes > 0),
-            resent_segments=base.resent_segments,
         )
 
     def abort(self) -> None:
@@ -218,7 +221,8 @@ class FaultyConnection:
             return None
         if isinstance(verdict, Corrupt):
             frame.payload = _flipped(frame.payload)
-        return now + verdict.seconds if isinstance(verdict, Delay) else now
+        self._delay_s = verdict.seconds if isinstance(verdict, Delay) else 0.0
+        return now + self._delay_s
 
     def _flush(self) -> None:
         """Let go on, in order, what may."""

@@ -47,6 +47,8 @@ class PathSample:
 
     ``silence_s`` is the time since the far end's kernel or process gave any sign (an acknowledgement or data) on this
     connection. ``limited`` marks a sample that accuses nobody: the peer's window is closed, or we have nothing to send.
+    ``rtt_s`` is how long the far end's kernel took to answer; the newest answer has ``rtt_weight`` of the say in it.
+    Counters only grow, and begin anew with each connection.
     """
 
     in_flight_bytes: int
@@ -55,6 +57,12 @@ class PathSample:
     rtt_s: float
     limited: bool
     resent_segments: int = 0
+    #: Segments that went out, those sent again included, and segments that the far end's kernel has answered.
+    sent_segments: int = 0
+    answered_segments: int = 0
+    #: Bytes that the far end's kernel has, of all kinds.
+    acked_bytes: int = 0
+    rtt_weight: float = 1.0
 
 
 class Connection(Protocol):

@@ -15,7 +15,10 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from r2ccl.topology import Nic
 
 # From linux/netlink.h, linux/rtnetlink.h and linux/if_link.h.
 _RTM_NEWSTATS, _RTM_GETSTATS = 92, 94
@@ -119,3 +122,29 @@ class ErrorCounter:
         if errors.received < before.received or errors.sent < before.sent:
             return None
         return errors.total - before.total
+
+
+def interface_index(name: str) -> int:
+    """The number by which the kernel knows an interface; 0: there is none of that name now."""
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return 0
+
+
+class NicErrors:
+    """What was counted since the last look, of each NIC of a rank. A NIC is asked for at the interface where it is."""
+
+    def __init__(
+        self,
+        read: Callable[[int], InterfaceErrors | None] = read_errors,
+        index: Callable[[str], int] = interface_index,
+    ) -> None:
+        self._read = read
+        self._index = index
+        self._counters: dict[int, ErrorCounter] = {}
+
+    def new_errors(self, nic: Nic) -> int | None:
+        """See :meth:`ErrorCounter.since_last`."""
+        index = self._index(nic.name)
+        return self._counters.setdefault(nic.index, ErrorCounter()).since_last(index, self._read(index))

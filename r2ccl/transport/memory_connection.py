@@ -113,6 +113,9 @@ class MemoryConnection:
             rtt_s=self._out.rtt_s,
             limited=self._out.in_flight_bytes == 0,
             resent_segments=self._out.resent_segments,
+            sent_segments=self._out.sent_segments,
+            answered_segments=self._out.answered_segments,
+            acked_bytes=self._out.acked_bytes,
         )
 
     def abort(self) -> None:

@@ -72,6 +72,8 @@ class Segment:
     start: int
     size: int
     stream_end: int
+    #: When it went out; None: not yet, or more than once, and then nobody knows which of them was answered.
+    sent_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,9 @@ class _Sending:
     number: int = 0
     went_back_at: int = 0
     resent: int = 0
+    #: Segments that were acknowledged, and how long the latest answer took.
+    answered: int = 0
+    rtt_s: float = 0.0
     #: When something was last acknowledged, or began to wait for it.
     progress_at: float = 0.0
 
@@ -156,7 +161,7 @@ class Pipe:
         self._lands_anyway = lands_anyway
         self._source: End
         self._target: End
-        self._sending = _Sending(edge=model.window_bytes)
+        self._sending = _Sending(edge=model.window_bytes, rtt_s=out.latency_s + back.latency_s)
         self._in_transit: deque[_Flight] = deque()
         self._acks_in_transit: deque[_KernelAck] = deque()
         self._arrives_at = 0.0
@@ -196,8 +201,21 @@ class Pipe:
         return self._sending.progress_at
 
     @property
+    def sent_segments(self) -> int:
+        return self._sending.number
+
+    @property
+    def answered_segments(self) -> int:
+        return self._sending.answered
+
+    @property
+    def acked_bytes(self) -> int:
+        return self._sending.acknowledged
+
+    @property
     def rtt_s(self) -> float:
-        return self._out.latency_s + self._back.latency_s
+        """Of the latest answer, with the queues that it met."""
+        return self._sending.rtt_s
 
     @property
     def contents(self) -> list[Content]:
@@ -225,6 +243,7 @@ class Pipe:
             sending.progress_at = now
         sending.out += 1
         sending.number += 1
+        segment.sent_at = now if segment.start >= sending.highest else None
         sending.highest = max(sending.highest, segment.start + segment.size)
         departed, arrived = self._out.reserve(segment.size, now)
         sending.departing = True
@@ -264,6 +283,9 @@ class Pipe:
     def _release(self, segment: Segment) -> None:
         sending = self._sending
         sending.held_bytes -= segment.size
+        sending.answered += 1
+        if segment.sent_at is not None:
+            sending.rtt_s = self._loop.time() - segment.sent_at
         sending.out = max(0, sending.out - 1)
         if isinstance(segment.content, WritePiece):
             segment.content.data = b""  # a duplicate on its way is dropped by its place; it must hold no view

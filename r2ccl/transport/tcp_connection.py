@@ -19,7 +19,7 @@ from typing import Final
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
-from r2ccl.transport.tcp_info import sample
+from r2ccl.transport.tcp_info import answer_at_once, sample
 
 #: Largest control frame plus header; see wire.CONTROL_BYTES_MAX.
 INBOX_BYTES = HEADER_BYTES + (64 << 10)
@@ -332,6 +332,8 @@ class TcpConnection:
         """See :class:`~r2ccl.transport.interface.Connection`. Reads the kernel's own account."""
         if self._sock is None:
             return PathSample(0, 0, 0.0, 0.0, True)
+        if self.purpose is Purpose.CONTROL:
+            answer_at_once(self._sock)
         unsent = sum(len(header) + len(payload) for header, payload in self._queue) - self._taken
         return sample(self._sock, unsent)
 
@@ -386,9 +388,8 @@ class TcpConnection:
         self._receiver.lost(self, loss, detail)
 
     def __repr__(self) -> str:
-        state = "open" if self.is_open else "closed"
-        where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic}"
-        return f"<TcpConnection {where} {self.purpose.name.lower()} {state}, {len(self._queue)} queued>"
+        where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic} {self.purpose.name.lower()}"
+        return f"<TcpConnection {where} {'open' if self.is_open else 'closed'}, {len(self._queue)} queued>"
 
 
 def _belongs(frame: Frame, communicator: int, operation: int) -> bool:

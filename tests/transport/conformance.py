@@ -45,6 +45,7 @@ LAWS: Final = tuple(
         laws_of_endings.a_dial_that_is_aborted_at_once_is_never_heard_of_again,
         laws_of_endings.many_connections_keep_their_frames_apart,
         laws_of_endings.an_idle_connection_accuses_nobody,
+        laws_of_endings.an_account_tells_what_went_out_what_was_answered_and_how_long_that_took,
         laws_of_endings.what_was_not_taken_over_counts_as_unsent,
         laws_of_endings.a_closed_device_ends_its_connections_and_refuses_new_ones,
         laws_of_endings.registered_memory_is_given_back_as_it_was,

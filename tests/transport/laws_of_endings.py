@@ -219,6 +219,28 @@ async def an_idle_connection_accuses_nobody(world: World) -> None:
     assert sample.rtt_s >= 0
 
 
+async def an_account_tells_what_went_out_what_was_answered_and_how_long_that_took(world: World) -> None:
+    _, other, here, there = await world.pair()
+    await world.until_true(lambda: here.sample().in_flight_bytes + there.sample().in_flight_bytes == 0)
+    assert 0 < here.sample().rtt_weight <= 1
+    before, receivers = here.sample(), there.sample()
+    payload = pattern(LARGE)
+    for number in range(4):
+        here.send(chunk_header(payload, number), payload)
+    await world.until(lambda: len(other.hears.payloads()) == 4)
+    await world.until_true(lambda: here.sample().in_flight_bytes + here.sample().unsent_bytes == 0)
+    after = here.sample()
+    assert after.acked_bytes - before.acked_bytes >= 4 * LARGE
+    assert after.acked_bytes - before.acked_bytes < 5 * LARGE
+    assert after.sent_segments > before.sent_segments
+    sent = after.sent_segments - before.sent_segments
+    resent = after.resent_segments - before.resent_segments
+    assert after.answered_segments - before.answered_segments <= sent <= LARGE
+    assert after.answered_segments - before.answered_segments >= sent - resent
+    assert after.rtt_s > 0
+    assert there.sample().acked_bytes - receivers.acked_bytes < LARGE
+
+
 async def what_was_not_taken_over_counts_as_unsent(world: World) -> None:
     _, other, here, _ = await world.pair()
     payload = pattern(HUGE)

@@ -262,6 +262,21 @@ async def test_a_delay_keeps_the_order_and_lets_frames_travel_together() -> None
 
 
 @in_virtual_time
+async def test_an_answer_takes_as_much_longer_as_the_latest_frame_was_delayed() -> None:
+    world = lab()
+    _, other, here, _ = await world.pair()
+    here.send(chunk_header(b"fast"), b"fast")
+    await arrival_s(world, other, 1)
+    usual_s = here.sample().rtt_s
+    guard = world.faults.install(fault_rules.delay(0.2))
+    assert here.sample().rtt_s == usual_s
+    here.send(chunk_header(b"slow", 1), b"slow")
+    assert here.sample().rtt_s == pytest.approx(usual_s + 0.2)
+    guard.remove()
+    assert here.sample().rtt_s == usual_s
+
+
+@in_virtual_time
 async def test_a_rate_paces_all_frames_together() -> None:
     world = lab()
     _, other, here, _ = await world.pair()

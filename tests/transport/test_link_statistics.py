@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import struct
 import sys
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r2ccl.transport.link_statistics import ErrorCounter, InterfaceErrors, parse, read_errors, request
+from r2ccl.topology import Endpoint, Nic
+from r2ccl.transport.link_statistics import ErrorCounter, InterfaceErrors, NicErrors, parse, read_errors, request
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="netlink is Linux's")
 NEWSTATS, ERROR, STATS_LINK_64, SOMETHING_ELSE = 92, 2, 1, 3
@@ -97,6 +99,32 @@ def test_counters_that_began_anew_or_are_another_interfaces_are_not_compared() -
     assert subject.since_last(1, InterfaceErrors(9, 0, 0)) is None
     assert subject.since_last(2, InterfaceErrors(99, 0, 0)) is None
     assert subject.since_last(2, InterfaceErrors(100, 0, 0)) == 1
+
+
+def test_each_nic_has_its_own_counters_at_the_interface_where_it_is_now() -> None:
+    counted = {3: InterfaceErrors(5, 5, 0), 4: InterfaceErrors(0, 0, 0), 9: InterfaceErrors(1, 0, 0)}
+    numbers = {"eth0": 3, "eth1": 4}
+    errors = NicErrors(counted.get, lambda name: numbers.get(name, 0))
+    one, other = (Nic(index, f"eth{index}", Endpoint("inet", "10.0.0.1", 1)) for index in range(2))
+    assert [errors.new_errors(one), errors.new_errors(other)] == [None, None]
+    counted[3], counted[4] = InterfaceErrors(7, 5, 0), InterfaceErrors(0, 1, 0)
+    assert [errors.new_errors(one), errors.new_errors(other)] == [2, 1]
+    # Taken away, and back as another interface with other counters.
+    del numbers["eth0"]
+    assert errors.new_errors(one) is None
+    moved = dataclasses.replace(one, name="eth2")
+    numbers["eth2"] = 9
+    assert errors.new_errors(moved) is None
+    counted[9] = InterfaceErrors(1, 4, 0)
+    assert errors.new_errors(moved) == 4
+
+
+@linux_only
+def test_the_loopback_is_found_by_its_name_and_counts_no_error() -> None:
+    errors = NicErrors()
+    loopback = Nic(0, "lo", Endpoint("inet", "127.0.0.1", 1))
+    assert [errors.new_errors(loopback), errors.new_errors(loopback)] == [None, 0]
+    assert errors.new_errors(dataclasses.replace(loopback, name="no such one")) is None
 
 
 def test_after_a_look_without_an_answer_the_next_begins_anew() -> None:
