@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CollectiveTimeout, CommunicatorClosed, NoQuorum, PeerLost, R2cclError
+from r2ccl.protocol.wire import Kind, read_shrunk
 from r2ccl.sim.world import World
 from tests.simulated import simulate, together
 
@@ -242,6 +245,45 @@ def test_a_member_that_closed_the_group_is_not_waited_for(before: bool) -> None:
         assert await sums(handles) == [3.0, 3.0]
 
     simulate(story, ranks=4)
+
+
+def drop_votes(world: World, sources: list[int], target: int) -> None:
+    """A member hears the others' views, and never their votes."""
+    for source in sources:
+        courier = world.runtimes[source].courier
+
+        def tell(peer: int, kind: Kind, body: list[Any], tell: Callable[..., bool] = courier.tell) -> bool:
+            return (peer, kind) == (target, Kind.BALLOT) and bool(read_shrunk(body).vote) or tell(peer, kind, body)
+
+        courier.tell = tell  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["timeout", "close"])
+def test_who_voted_and_then_gives_up_is_not_counted_on(how: str) -> None:
+    async def story(world: World) -> None:
+        groups = await together(world, lambda comm: comm.new_group([0, 1, 2, 3]))
+        world.fabric.kill(3)
+        await asyncio.sleep(1.0)
+        drop_votes(world, [0, 1], 2)
+        works = [group.shrink() for group in groups[:2]]
+        late = groups[2].shrink(timeout=1.0 if how == "timeout" else None)
+        handles = [await work for work in works]
+        assert [one.members for one in handles] == [(0, 1, 2)] * 2
+        barriers = [one.barrier() for one in handles]
+        await asyncio.sleep(0.5)
+        if how == "close":
+            await groups[2].close()
+        error = await outcome(late)
+        assert isinstance(error, CollectiveTimeout if how == "timeout" else CommunicatorClosed)
+        for barrier in barriers:
+            lost = await asyncio.wait_for(outcome(barrier), 1.0)
+            assert isinstance(lost, PeerLost)
+            assert lost.ranks == (2,)
+        again = [one for one in await shrink(handles) if isinstance(one, Communicator)]
+        assert [one.members for one in again] == [(0, 1)] * 2
+        assert await sums(again) == [3.0] * 2
+
+    simulate(story, ranks=4, close_timeout_s=1.0)
 
 
 def test_whoever_is_lost_is_not_named_as_having_called_it() -> None:

@@ -20,8 +20,8 @@ from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.shrinking import ShrinkDesk
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
-from r2ccl.errors import R2cclError
-from r2ccl.ids import objects_id
+from r2ccl.errors import CommunicatorClosed, R2cclError
+from r2ccl.ids import objects_id, successor_id
 from r2ccl.protocol.wire import Kind, Shrunk
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
@@ -132,9 +132,22 @@ class Communicators:
         if communicator not in self._shrink_desks:
             members = tuple(sorted((self._shared.rank, *coordinator.peers)))
             self._shrink_desks[communicator] = ShrinkDesk(
-                communicator, members, self._shared, self._courier, coordinator.failing, self._gone
-            )
+                communicator, members, self._shared, self._courier, coordinator.failing, self._gone,
+                self._leave_successor,
+            )  # fmt: skip
         return self._shrink_desks[communicator]
+
+    def _leave_successor(self, communicator: int, members: tuple[int, ...]) -> None:
+        """Members of a communicator may have shrunk it and count on this rank, which does not go on with them: it makes
+        what they made, and closes it."""
+        number = successor_id(communicator, members)
+        coordinator = self.open(number, members)
+        self.channels(coordinator)
+        error = CommunicatorClosed("this rank did not go on with those who shrank the communicator")
+        coordinator.leave()
+        coordinator.failing.close(error, goes_on=True)
+        self.leave_shrinking(number, error)
+        self.retire([number])
 
     def ballot_heard(self, peer: int, told: Shrunk) -> None:
         """A member wants to go on without who is lost."""
