@@ -51,7 +51,8 @@ class NetworkError(R2cclError):
 class PeerLost(NetworkError):
     """One or more ranks are gone: proven dead, or unreachable on every path for the grace time.
 
-    ``ranks`` says which, ``cause`` is ``"dead"`` or ``"unreachable"``, ``verdict`` says why we think so. The contents
+    ``ranks`` says which, all that are known to be lost when it is raised; ``cause`` is ``"dead"``, if all of them are
+    proven dead, or ``"unreachable"``; ``verdict`` says why we think so. The contents
     of in-place buffers of unfinished operations are undefined, their ownership is back with the caller, and the
     communicator refuses further work.
     """

@@ -211,6 +211,49 @@ def test_memory_that_it_gives_back_is_not_written_any_more() -> None:
     simulate(story)
 
 
+def test_an_error_names_all_ranks_that_are_lost_by_then() -> None:
+    async def story(world: World) -> None:
+        cut(world, [0, 1], [2, 3, 4])
+        works = [comm.all_reduce(np.ones(100_000)) for comm in world.communicators]
+        for work in works:
+            assert isinstance(await outcome(work), PeerLost)
+        await asyncio.sleep(1.0)
+        for comm in world.communicators:
+            with pytest.raises(PeerLost) as lost:
+                comm.barrier()
+            assert lost.value.ranks == ((2, 3, 4) if comm.rank < 2 else (0, 1))
+            assert lost.value.cause == "unreachable"
+
+    simulate(story, ranks=5, close_timeout_s=0.5)
+
+
+def test_of_lost_ranks_one_of_which_is_only_unreachable_none_counts_as_proven_dead() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(1)
+        await failed(world, [0, 2])
+        cut(world, [0], [2])
+        assert isinstance(await outcome(world.communicators[0].shrink(timeout=30.0)), NoQuorum | Communicator)
+        with pytest.raises(PeerLost) as lost:
+            world.communicators[0].barrier()
+        assert (lost.value.ranks, lost.value.cause) == ((1, 2), "unreachable")
+        assert "refused; rank 2: no path" in lost.value.verdict
+
+    simulate(story, ranks=3, close_timeout_s=0.5)
+
+
+def test_a_communicator_made_after_several_losses_names_them_all() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(1)
+        world.fabric.kill(2)
+        await asyncio.sleep(1.0)
+        group = await world.communicators[0].new_group([0, 1, 2, 3])
+        error = await outcome(group.barrier())
+        assert isinstance(error, PeerLost)
+        assert (error.ranks, error.cause) == ((1, 2), "dead")
+
+    simulate(story, ranks=4, close_timeout_s=0.5)
+
+
 @pytest.mark.parametrize("end", ["abort", "close"])
 def test_the_end_of_the_communicator_ends_it(end: str) -> None:
     async def story(world: World) -> None:

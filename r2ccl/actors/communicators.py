@@ -11,6 +11,7 @@ from typing import Any
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.causes import Loss
 from r2ccl.actors.channels import Channels
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
@@ -28,6 +29,10 @@ from r2ccl.protocol.wire import Kind, Shrunk
 MAILBOX_CAPACITY = 16384
 #: Communicators to come that are heard of, and messages kept for each.
 EARLY_MAX = 64
+#: A rank that left a communicator says so again, to members that have not left, after this long, which doubles, up to
+#: a limit. It is no more than a frame: others may use the communicator as long as they like.
+GOODBYE_AGAIN_S = 1.0
+GOODBYE_AGAIN_MAX_S = 60.0
 #: Scratch pieces kept for reuse.
 SCRATCH_KEEP = 64
 
@@ -119,6 +124,8 @@ class Communicators:
     def peer_gone(self, gone: PeerGone | PeerParted) -> None:
         """A rank is dead or unreachable, or has left."""
         self._gone.append(gone)
+        if isinstance(gone, PeerGone):
+            self._shared.lost[gone.peer] = Loss(gone.cause, gone.verdict)
         self._desk.abandon(gone.peer)
         self.tell_all(gone)
         for desk in self._shrink_desks.values():
@@ -175,6 +182,16 @@ class Communicators:
         # It stays in that list for good: the list goes with the coordinator.
         failing.on_left.append(forget_if_all_left)
         forget_if_all_left()
+        if numbers[0] in self.coordinators:
+            self._shared.timers.after(GOODBYE_AGAIN_S, self._say_goodbye_again, numbers[0], GOODBYE_AGAIN_S)
+
+    def _say_goodbye_again(self, number: int, after_s: float) -> None:
+        """A member whose goodbye was lost with its path may have forgotten the communicator, and answers one."""
+        coordinator = self.coordinators.get(number)
+        if coordinator is not None:
+            coordinator.say_goodbye(coordinator.failing.staying())
+            after_s = min(2 * after_s, GOODBYE_AGAIN_MAX_S)
+            self._shared.timers.after(after_s, self._say_goodbye_again, number, after_s)
 
     def _forget(self, numbers: list[int]) -> None:
         # With channels that others began after this rank had left.
@@ -195,7 +212,7 @@ class Communicators:
         if isinstance(message, AbortHeard):
             self._desk.forget(communicator)
         kept = self._early.setdefault(communicator, [])
-        if len(kept) < EARLY_MAX:
+        if len(kept) < EARLY_MAX and message not in kept:
             kept.append(message)
         while len(self._early) > EARLY_MAX:
             del self._early[next(iter(self._early))]

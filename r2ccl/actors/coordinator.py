@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 import numpy as np
@@ -307,16 +307,17 @@ class Coordinator(Actor):
         self._asks.again(peer)
         self.failing.resync(peer)
         if self.has_left:
-            self._say_goodbye(peer)
+            self.say_goodbye([peer])
 
     def leave(self) -> None:
         """This rank calls nothing more here, though the job goes on."""
         self.has_left = True
-        for peer in self.peers:
-            self._say_goodbye(peer)
+        self.say_goodbye(self.peers)
 
-    def _say_goodbye(self, peer: int) -> None:
-        self.courier.tell(peer, Kind.GOODBYE, [self.communicator, self.ledger.completed, 0])
+    def say_goodbye(self, peers: Iterable[int]) -> None:
+        """To these: it may have been lost with its path."""
+        for peer in peers:
+            self.courier.tell(peer, Kind.GOODBYE, [self.communicator, self.ledger.completed, 0])
 
     # What is heard.
 

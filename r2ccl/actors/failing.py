@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.causes import error_of, naming_all_lost
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.differences import Differences
 from r2ccl.actors.inbox import Inbox
@@ -26,18 +27,9 @@ from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
-from r2ccl.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    CommunicatorAborted,
-    CommunicatorClosed,
-    PeerLost,
-    R2cclError,
-)
+from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
 from r2ccl.protocol.roll_call import Presence, RollCall
 from r2ccl.protocol.wire import Abort, Kind
-
-logger = logging.getLogger("r2ccl")
 
 #: An abort is said again this often, until it is acknowledged by all.
 ABORT_REPEAT_S = 0.1
@@ -200,6 +192,10 @@ class Failing:
             return
         self._gone.add(gone.peer)
         self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
+        if isinstance(self.error, PeerLost):
+            # It may have failed with another's loss. Who calls something from now on hears of this one, too.
+            known = Abort(self._coordinator.communicator, 0, self.error.cause, self.error.verdict, self.error.ranks)
+            self.error = error_of(self._naming_all_lost(known), self._shared.rank)
         self._untold.discard(gone.peer)
         self._heard_leaving()
 
@@ -216,7 +212,11 @@ class Failing:
 
     def all_left(self) -> bool:
         """Does nobody else call anything here any more?"""
-        return all(peer in self.left or peer in self._gone for peer in self._coordinator.peers)
+        return not self.staying()
+
+    def staying(self) -> list[int]:
+        """Members that may call something here, as far as we heard."""
+        return [peer for peer in self._coordinator.peers if peer not in self.left and peer not in self._gone]
 
     def _heard_leaving(self) -> None:
         for heard in list(self.on_left):
@@ -273,7 +273,8 @@ class Failing:
         self._fail_here(Abort(self._coordinator.communicator, operation, cause, text, details), self._shared.rank)
 
     def _fail_here(self, abort: Abort, origin: int) -> None:
-        error = _error_of(abort, origin)
+        abort = self._naming_all_lost(abort)
+        error = error_of(abort, origin)
         coordinator = self._coordinator
         # From now on we call nothing: who waits for us in an operation that we have not reached must not wait for ever.
         abort = dataclasses.replace(abort, operation=min(abort.operation, coordinator.next_operation))
@@ -299,6 +300,9 @@ class Failing:
         self._tell_untold()
         for heard in list(self.on_failed):
             heard(error, abort)
+
+    def _naming_all_lost(self, abort: Abort) -> Abort:
+        return naming_all_lost(abort, self._coordinator.peers, self._shared.lost)
 
     def _take_back(self, operation: int) -> None:
         """Operations from this one on are over: no path reads or writes their memory any more (decision 7)."""
@@ -346,19 +350,3 @@ class Failing:
         """A path changed: the peer may have missed our abort."""
         if self._abort is not None and peer in self._untold:
             self._coordinator.courier.tell(peer, Kind.ABORT, self._abort.body())
-
-
-def _error_of(abort: Abort, origin: int) -> R2cclError:
-    """What the caller gets. Details come from a peer: whatever does not fit becomes a plain abort."""
-    details = abort.details
-    try:
-        if abort.cause == "timeout":
-            call, timeout_s, not_entered, entered, finished = details
-            return CollectiveTimeout(abort.operation, str(call), float(timeout_s), not_entered, entered, finished)
-        if abort.cause == "mismatch":
-            return CollectiveMismatch(abort.operation, {int(rank): str(call) for rank, call in details})
-        if abort.cause in ("dead", "unreachable"):
-            return PeerLost([int(rank) for rank in details], abort.cause, abort.text)
-    except (TypeError, ValueError, OverflowError):
-        logger.warning("rank %d aborted with details that do not fit its cause %s", origin, abort.cause)
-    return CommunicatorAborted(f"rank {origin} aborted the communicator: {abort.text}")

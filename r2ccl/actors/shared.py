@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass, field
 
+from r2ccl.actors.causes import Loss
 from r2ccl.actors.timers import Timers
 from r2ccl.clock import Clock
 from r2ccl.config import Settings
@@ -31,6 +32,8 @@ class Shared:
     counters: Counters = field(default_factory=Counters)
     #: (peer, its NIC) -> where it is now, if it moved since it was announced.
     moved: dict[tuple[int, int], Endpoint] = field(default_factory=dict)
+    #: Ranks that are dead or unreachable.
+    lost: dict[int, Loss] = field(default_factory=dict)
     #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
     one_sided: bool = False
     timers: Timers = field(init=False)
