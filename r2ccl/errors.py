@@ -156,8 +156,10 @@ class CommunicatorClosed(UsageError):
 
     A call that raises it sent nothing. The Work of an operation that was under way when the communicator closed fails
     with it, too: other ranks may have its result, and the contents of its arrays, which are the caller's again, are
-    undefined.
+    undefined. ``in_child``: this process is a fork, and the owner goes on.
     """
+
+    in_child: bool = False
 
 
 class InvalidTransition(R2cclError):

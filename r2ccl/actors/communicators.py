@@ -21,6 +21,7 @@ from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.shrinking import ShrinkDesk
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
+from r2ccl.actors.timers import Timer
 from r2ccl.errors import CommunicatorClosed, R2cclError
 from r2ccl.ids import objects_id, successor_id
 from r2ccl.protocol.wire import Kind, Shrunk
@@ -67,6 +68,8 @@ class Communicators:
         self._shrink_desks: dict[int, ShrinkDesk] = {}
         #: Why they ended here, of communicators that this rank has left and others not yet.
         self._left: dict[int, R2cclError] = {}
+        #: Communicators that this rank has left and others not yet: when it says so again.
+        self._goodbyes: dict[int, Timer] = {}
         desk.adopt = self.adopt
 
     def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
@@ -183,15 +186,26 @@ class Communicators:
         failing.on_left.append(forget_if_all_left)
         forget_if_all_left()
         if numbers[0] in self.coordinators:
-            self._shared.timers.after(GOODBYE_AGAIN_S, self._say_goodbye_again, numbers[0], GOODBYE_AGAIN_S)
+            self._say_goodbye_after(GOODBYE_AGAIN_S, numbers[0])
 
-    def _say_goodbye_again(self, number: int, after_s: float) -> None:
+    def _say_goodbye_after(self, delay_s: float, number: int) -> None:
+        self._goodbyes[number] = self._shared.timers.after(delay_s, self._say_goodbye_again, number, 2 * delay_s)
+
+    def _say_goodbye_again(self, number: int, then_after_s: float) -> None:
         """A member whose goodbye was lost with its path may have forgotten the communicator, and answers one."""
-        coordinator = self.coordinators.get(number)
-        if coordinator is not None:
-            coordinator.say_goodbye(coordinator.failing.staying())
-            after_s = min(2 * after_s, GOODBYE_AGAIN_MAX_S)
-            self._shared.timers.after(after_s, self._say_goodbye_again, number, after_s)
+        coordinator = self.coordinators[number]
+        coordinator.say_goodbye(coordinator.failing.staying())
+        self._say_goodbye_after(min(then_after_s, GOODBYE_AGAIN_MAX_S), number)
+
+    def close_in_child(self, error: CommunicatorClosed) -> None:
+        """This process is a fork: whatever is under way ends here, without a word to anybody."""
+        for coordinator in self.coordinators.values():
+            # First, so that what follows the end of one begins nothing here.
+            coordinator.failing.error = error
+        for coordinator in list(self.coordinators.values()):
+            coordinator.failing.close(error)
+        for desk in self._shrink_desks.values():
+            desk.close_in_child(error)
 
     def _forget(self, numbers: list[int]) -> None:
         # With channels that others began after this rank had left.
@@ -204,6 +218,8 @@ class Communicators:
             self._early.pop(number, None)
             self._shrink_desks.pop(number, None)
             self._left.pop(number, None)
+            if number in self._goodbyes:
+                self._goodbyes.pop(number).cancel()
         self._channels = [channels for channels in self._channels if channels.communicator not in numbers]
 
     def _keep(self, communicator: int, message: Any) -> None:

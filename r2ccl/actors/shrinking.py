@@ -87,6 +87,10 @@ class ShrinkDesk:
         self._perform(self._machine.withdraw())
         self._end(None, error)
 
+    def close_in_child(self, error: R2cclError) -> None:
+        """This process is a fork: it tells nobody anything."""
+        self._end(None, error)
+
     def heard(self, peer: int, told: Shrunk) -> None:
         """A member said something."""
         ballot = Ballot(told.version, told.view, told.vote, told.completed, told.decided)
