@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
+#: Between a call and what its plan depends on besides, where that is what differs.
+UNDER = " under "
+
+
 class R2cclError(Exception):
     """Base of all errors of this library."""
 
@@ -96,7 +100,8 @@ class Evicted(R2cclError):
 class CollectiveMismatch(R2cclError):
     """Ranks called different things under the same operation number.
 
-    ``calls`` maps rank to what it called, as far as known. No rank got a result; in-place buffers of the operation are
+    ``calls`` maps rank to what it called, as far as known, and under which settings and epoch, where these differ.
+    No rank got a result; in-place buffers of the operation are
     undefined and the communicator refuses further work.
     """
 
@@ -104,7 +109,9 @@ class CollectiveMismatch(R2cclError):
         self.operation = operation
         self.calls = dict(calls)
         listing = "; ".join(f"rank {rank} called {call}" for rank, call in sorted(self.calls.items()))
-        super().__init__(f"operation {operation} differs between ranks: {listing}")
+        alike = len(self.calls) > 1 and len({call.partition(UNDER)[0] for call in self.calls.values()}) == 1
+        what = "is called alike by all, but under settings or epochs that differ" if alike else "differs between ranks"
+        super().__init__(f"operation {operation} {what}: {listing}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.operation, self.calls)

@@ -129,10 +129,11 @@ class Coordinator(Actor):
     def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None:
         """Tell a peer that we have entered."""
         planned = operation.planned
+        under = planned.under if self.failing.differences.concern(operation.number) else ""
         landings = () if operation.landings is None else operation.landings.from_source(peer)
         entered = Entered(
             self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings, planned.step,
-            asks,
+            asks, under,
         )  # fmt: skip
         self.courier.tell(peer, Kind.ENTERED, entered.body())
 

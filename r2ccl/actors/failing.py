@@ -89,8 +89,8 @@ class Failing:
         self.parted: set[int] = set()
         #: Peers that are dead or unreachable.
         self._gone: set[int] = set()
-        #: Recently finished calls, for peers that ask: operation -> (fingerprint, call). Bounded.
-        self._finished: dict[int, tuple[int, str]] = {}
+        #: Recently finished calls, for peers that ask: operation -> (fingerprint, call, under what). Bounded.
+        self._finished: dict[int, tuple[int, str, str]] = {}
         self.differences = Differences(coordinator, self.roll_call, self._finished, self.fail)
 
     def refuse_if_failed(self) -> None:
@@ -114,7 +114,7 @@ class Failing:
         """The operation ended well."""
         operation.forget_timer()
         planned = operation.planned
-        self._finished[operation.number] = (planned.fingerprint, planned.call)
+        self._finished[operation.number] = (planned.fingerprint, planned.call, planned.under)
         if len(self._finished) > self._shared.settings.running_max:
             del self._finished[next(iter(self._finished))]
 

@@ -66,6 +66,8 @@ class Planned:
     reason: str
     #: Of a message: its tag.
     step: int = 0
+    #: What ranks must have in common besides the call, to plan alike.
+    under: str = ""
 
 
 @dataclass(slots=True, eq=False)
