@@ -114,9 +114,10 @@ class Coordinator(Actor):
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
         operation.prepare()
-        if self.shared.one_sided and operation.planned.bulky_sources and operation.planned.waits.program.receives:
+        hearers = operation.hearers(self.shared.one_sided)
+        if self.shared.one_sided and hearers and operation.planned.waits.program.receives:
             self._registrar.open(operation)
-        for peer in operation.planned.bulky_sources:
+        for peer in hearers:
             self.announce(operation, peer)
         for piece in machine.start():
             self._send(operation, piece)
@@ -166,9 +167,12 @@ class Coordinator(Actor):
             self.communicator, operation.number, send.step, send.target, chunk, planned.send_marks[index], payload,
             None if outlives else operation, index, planned.chunk_bytes, operation.turn,
         )  # fmt: skip
-        if not self.courier.submit(parcel) and len(payload) <= self.shared.settings.eager_bytes:
-            # Of little the target would not say that it is in the operation.
-            self._asks.ask(operation, send.target)
+        if not self.courier.submit(parcel):
+            if len(payload) <= self.shared.settings.eager_bytes:
+                # Of little the target would not say that it is in the operation.
+                self._asks.ask(operation, send.target)
+            else:
+                self._notice_misfits(send.target, operation.number)
         if outlives:
             assert operation.machine is not None
             operation.machine.settled(index)
@@ -303,7 +307,7 @@ class Coordinator(Actor):
             return
         self._acknowledging.resync(peer)
         for operation in self.running.values():
-            if peer in operation.planned.bulky_sources or peer in operation.asked:
+            if peer in operation.hearers(self.shared.one_sided) or peer in operation.asked:
                 self.announce(operation, peer, asks=peer in operation.asked)
         self._asks.again(peer)
         self.failing.resync(peer)
@@ -353,6 +357,12 @@ class Coordinator(Actor):
             and (number in self.running or (self.failing.error is None and number >= self._first_not_started()))
         ):
             self.courier.may_land(peer, entered)
+            self._notice_misfits(peer, number)
+
+    def _notice_misfits(self, peer: int, operation: int) -> None:
+        """A target told where what it expects may be written, and that is not what we send."""
+        if self.courier.outboxes[peer].has_misfits(self.communicator, operation):
+            self.failing.differences.noticed(operation)
 
     def entered(self) -> int:
         """All operations below it have been entered here, and were called as those who sent chunks of them did."""

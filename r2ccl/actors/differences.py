@@ -97,9 +97,7 @@ class Differences:
         if finished is not None and not entered.finished:
             fingerprint, call, under = finished
             differs = fingerprint != entered.fingerprint
-            answer = Entered(
-                self._host.communicator, number, fingerprint, call, True, under=under if differs else ""
-            )
+            answer = Entered(self._host.communicator, number, fingerprint, call, True, under=under if differs else "")
             self._host.courier.tell(peer, Kind.ENTERED, answer.body())
 
     def _judge(self, operation: int) -> None:

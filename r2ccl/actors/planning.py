@@ -152,6 +152,7 @@ class Plans:
             chunk_bytes=waits.chunk_elements * item,
             targets=tuple(sorted({send.target for send in program.sends})),
             bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > eager_bytes),
+            uneven_sources=tuple(sorted(incoming)) if call.uneven else (),
             reason=reason,
             under=self._agreement,
         )

@@ -172,6 +172,11 @@ class Outbox:
             self._homeless[key] = [parcel for parcel in homeless if not self._fits_landing(parcel)]
         return fitting
 
+    def has_misfits(self, communicator: int, operation: int) -> bool:
+        """Do chunks of an operation wait though the peer told where all that it expects may be written?"""
+        key = (communicator, operation)
+        return key in self._landings and key in self._homeless
+
     def landing(self, parcel: Parcel) -> Landing:
         """Where a parcel that was released may be written."""
         return self._landings[parcel.communicator, parcel.operation][parcel.step]
