@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-
 #: Between a call and what its plan depends on besides, where that is what differs.
 UNDER = " under "
 

@@ -291,8 +291,8 @@ def test_calls_that_read_alike_under_settings_that_differ_are_told_with_the_sett
                 await work
             assert "called alike by all, but under settings or epochs that differ" in str(told.value)
             for rank, eager_bytes in enumerate((65536, 1024, 65536)):
-                wanted = f"all_reduce(float64[10], sum) under epoch 0, R2CCL_CHUNK_BYTES 262144, R2CCL_EAGER_BYTES {eager_bytes}"
-                assert told.value.calls[rank].startswith(wanted)
+                assert told.value.calls[rank].startswith("all_reduce(float64[10], sum) under epoch 0, ")
+                assert f"R2CCL_EAGER_BYTES {eager_bytes}, " in told.value.calls[rank]
 
     simulate(story, ranks=3)
 

@@ -163,6 +163,26 @@ def test_it_tells_how_far_the_first_had_come() -> None:
     simulate(story, ranks=3)
 
 
+def test_what_ended_well_on_one_member_counts_though_it_failed_on_another() -> None:
+    """A small message of the root went out from a copy and was lost with the root's word of it."""
+
+    async def story(world: World) -> None:
+        root, other = world.communicators[0], world.communicators[1]
+        await asyncio.gather(root.barrier(), other.barrier(), world.communicators[2].barrier())
+        await root.broadcast(np.ones(10), 0)
+        with pytest.raises(CollectiveTimeout):
+            await other.barrier(timeout=0.1)
+        with pytest.raises(R2cclError):
+            await root.barrier()
+        ends = await shrink(world.communicators)
+        for one in ends:
+            assert isinstance(one, Communicator)
+            assert one.recovery is not None
+            assert (one.recovery.completed_by_all, one.recovery.completed_by_any) == (1, 2)
+
+    simulate(story, ranks=3)
+
+
 def test_what_runs_when_it_is_called_ends_and_a_second_call_has_the_same_outcome() -> None:
     async def story(world: World) -> None:
         first, second = world.communicators
@@ -236,6 +256,7 @@ def test_of_lost_ranks_one_of_which_is_only_unreachable_none_counts_as_proven_de
         with pytest.raises(PeerLost) as lost:
             world.communicators[0].barrier()
         assert (lost.value.ranks, lost.value.cause) == ((1, 2), "unreachable")
+        assert "rank 1: connection ended" in lost.value.verdict
         assert "refused; rank 2: no path" in lost.value.verdict
 
     simulate(story, ranks=3, close_timeout_s=0.5)

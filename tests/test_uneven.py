@@ -1,4 +1,4 @@
-"""Uneven all-to-alls in which one rank sends what the other does not expect: both are told, and nobody waits for ever."""
+"""Uneven all-to-alls in which one rank sends what the other does not expect: both are told, nobody waits for ever."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def naming_all_lost(abort: Abort, members: Iterable[int], lost: Mapping[int, Los
     if not besides:
         return abort
     cause = DEAD if {abort.cause, *(lost[rank].cause for rank in besides)} == {DEAD} else UNREACHABLE
-    text = "; ".join([abort.text, *(f"rank {rank}: {lost[rank].verdict}" for rank in besides)])
+    first = f"rank {told[0]}: {abort.text}" if len(told) == 1 else abort.text
+    text = "; ".join([first, *(f"rank {rank}: {lost[rank].verdict}" for rank in besides)])
     return dataclasses.replace(abort, cause=cause, text=text, details=tuple(sorted({*told, *besides})))
 
 

@@ -76,6 +76,8 @@ class Failing:
         #: Why the communicator refuses work; None while it works.
         self.error: R2cclError | None = None
         self._abort: Abort | None = None
+        #: The first operation that was called here and failed, if any did.
+        self._first_failed: list[int] = []
         #: Peers that have not acknowledged our abort.
         self._untold: set[int] = set()
         self._repeating = False
@@ -180,9 +182,8 @@ class Failing:
     def give_up(self) -> int:
         """The caller goes on without this communicator: what is unfinished fails, here alone. Returns below which
         number all operations ended well."""
-        unfinished = [*self._coordinator.running, self._coordinator.next_operation]
-        if self._abort is not None:
-            unfinished.append(self._abort.operation)
+        # Not from where others failed: what ended well here did so though it ended badly elsewhere.
+        unfinished = [*self._coordinator.running, self._coordinator.next_operation, *self._first_failed]
         self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"), goes_on=True)
         return min(unfinished)
 
@@ -286,6 +287,7 @@ class Failing:
         for operation in doomed:
             coordinator.running.pop(operation.number, None)
             self._registrar.close(operation)
+        self._first_failed = sorted([*self._first_failed, *(operation.number for operation in doomed)])[:1]
         self._take_back(abort.operation)
         self._shared.events.record(
             "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
