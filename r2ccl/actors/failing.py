@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from r2ccl.actors.arrivals import ArrivalsDesk
@@ -197,7 +197,7 @@ class Failing:
             # It may have failed with another's loss. Who calls something from now on hears of this one, too.
             known = Abort(self._coordinator.communicator, 0, self.error.cause, self.error.verdict, self.error.ranks)
             self.error = error_of(self._naming_all_lost(known), self._shared.rank)
-        self._untold.discard(gone.peer)
+        self._told([gone.peer])
         self._heard_leaving()
 
     def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
@@ -205,7 +205,7 @@ class Failing:
         if goodbye.peer not in self._coordinator.peers:
             return
         self.left[goodbye.peer] = goodbye.completed
-        self._untold.discard(goodbye.peer)
+        self._told([goodbye.peer])
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
@@ -261,7 +261,12 @@ class Failing:
     def abort_acknowledged(self, peer: int, operation: int) -> None:
         """A member knows that all from this operation on failed."""
         if self._abort is not None and operation <= self._abort.operation:
-            self._untold.discard(peer)
+            self._told([peer])
+
+    def _told(self, peers: Iterable[int]) -> None:
+        """These know of our abort, or will not call what has failed."""
+        self._untold.difference_update(peers)
+        self._coordinator.courier.failure_is_known(self._coordinator.communicator, peers)
 
     def _is_covered(self, operation: int) -> bool:
         """Has everything from this operation on failed already?"""
@@ -293,7 +298,8 @@ class Failing:
             "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
         )
         # Who is lost to another may not be lost to us: it must hear how far we got.
-        self._untold = set(coordinator.peers) - self._gone - set(self.left)
+        self._untold = set(coordinator.peers)
+        self._told(self._gone.union(self.left))
         for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()
@@ -327,6 +333,8 @@ class Failing:
             self._registrar.close(operation)
         if goes_on:
             self._take_back(min((operation.number for operation in doomed), default=coordinator.next_operation))
+            # Nobody is told, so nobody will say that it knows.
+            coordinator.courier.failure_is_known(coordinator.communicator, coordinator.peers)
         for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()
