@@ -16,7 +16,7 @@ from r2ccl.protocol import nic_session as session
 from r2ccl.protocol.health import LinkHealth
 from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.nic_session import LinkState, NicSession
-from r2ccl.protocol.wire import Header, Kind, pack_control
+from r2ccl.protocol.wire import Header, Kind, pack_control, read_echo, unpack_body
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.transport.interface import Connection, Device, Loss, Purpose
@@ -94,6 +94,7 @@ class Switchboard(Protocol):
     def connection_ended(self, peer: int, how: str) -> bool: ...
     def dial_refused(self, peer: int) -> None: ...
     def peer_answered(self, peer: int) -> None: ...
+    def echo_heard(self, link: Link, incident: int) -> None: ...
     def has_path(self, peer: int) -> bool: ...
 
 
@@ -348,6 +349,7 @@ class Port:
             return
         if header.kind == Kind.ECHO:
             connection.send(*pack_control(Kind.ECHO_REPLY, self._shared.rank, connection.peer, []))
+            self._switchboard.echo_heard(link, read_echo(unpack_body(body)))
         elif header.kind == Kind.ECHO_REPLY:
             self.step(link, session.Echoed())
         elif header.kind != Kind.BEAT:

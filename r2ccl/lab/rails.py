@@ -66,9 +66,10 @@ def _set_ipv4(**values: int) -> None:
         Path(f"/proc/sys/net/ipv4/conf/all/{name}").write_text(str(value))
 
 
-def add_bridge(switch: Namespace, rail: int) -> int:
-    """A rail's bridge, up; returns its interface number. No spanning tree, no snooping: a plain learning switch."""
-    name = f"rail{rail}"
+def add_bridge(switch: Namespace, rail: int, part: str = "") -> int:
+    """A rail's bridge, up; returns its interface number. No spanning tree, no snooping: a plain learning switch.
+    ``part``: it is to carry a part of the rail that falls off."""
+    name = f"rail{rail}{part}"
     switch.call(switch.netlink.link, "add", ifname=name, kind="bridge", br_forward_delay=0, br_mcast_snooping=0)
     index = switch.index_of(name)
     switch.call(switch.netlink.link, "set", index=index, state="up")

@@ -349,6 +349,11 @@ def read_entered(body: list[Any]) -> Entered:
     return _read(body, make)
 
 
+def read_echo(body: list[Any]) -> int:
+    """How often its sender has taken the link out of service. Raises :class:`BadFrame`."""
+    return _read(body, unsigned)
+
+
 def read_abort(body: list[Any]) -> Abort:
     """Raises :class:`BadFrame`. What ``details`` hold is checked by who understands the cause."""
 
