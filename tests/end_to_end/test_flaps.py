@@ -43,7 +43,7 @@ def test_twenty_flaps_of_a_nic_in_ten_seconds_cost_no_operation(tmp_path: Path) 
         stream.go_on(3)
         # Every element of every operation was compared.
         operations = stream.stop()
-        incidents = sum(event["change"] == "UP->DOWN" for event in ranks[1].ask("events", name="nic"))
+        incidents = sum(event["fields"]["change"] == "UP->DOWN" for event in ranks[1].ask("events", name="nic"))
         print(
             f"{operations} operations; {flapping:.1f} a second with {incidents} flaps in {FLAPS * PERIOD_S:g} s, "
             f"{unharmed:.1f} without: {flapping / unharmed:.2f}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.links import Port
-from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, unpack_body
+from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, read_shrunk, unpack_body
 from r2ccl.sim.world import World
 from r2ccl.transport.interface import Connection
 
@@ -92,6 +92,11 @@ def describe(kind: Kind, body: list[Any], letters: Mapping[int, str]) -> str:
             links = ", ".join(f"nic{ours}->nic{theirs} (incident {n})" for ours, theirs, n in notice.links_down)
             nics = ", ".join(f"nic{nic}" for nic in notice.nics_down)
             return f"NOTICE NICs down: {nics or 'none'}; links down: {links or 'none'};"
+        case Kind.BALLOT:
+            said = read_shrunk(body)
+            vote = f", votes for {list(said.vote)}" if said.vote else ""
+            ends = "" if said.decided is None else f", decided: all ended {said.decided[0]}, any {said.decided[1]}"
+            return f"BALLOT reaches {list(said.view)}, ended {said.completed}{vote}{ends}"
         case Kind.GOODBYE:
             return f"GOODBYE completed={body[1]}{' and heard yours' if body[2] else ''}"
         case Kind.REPEAT:
