@@ -54,7 +54,12 @@ class Stream:
 
 def play(story: Callable[[World, Stream], Awaitable[None]], **settings: float) -> None:
     async def main() -> None:
-        shape = Shape(2, 2, settings=Settings(chunk_bytes=64 << 10).replace(**settings), model=Model(bandwidth_bytes_s=BANDWIDTH_BYTES_S))
+        shape = Shape(
+            2,
+            2,
+            settings=Settings(chunk_bytes=64 << 10).replace(**settings),
+            model=Model(bandwidth_bytes_s=BANDWIDTH_BYTES_S),
+        )
         world = World(shape)
         await world.start()
         await story(world, Stream(world))
@@ -110,7 +115,9 @@ def test_twenty_flaps_in_ten_seconds_cost_no_operation_and_less_than_a_fifth_of_
 def test_flaps_of_any_length_cost_no_operation_and_never_more_than_the_nic_itself(silent: bool) -> None:
     async def story(world: World, stream: Stream) -> None:
         for down_s, up_s in ((0.001, 0.02), (0.03, 0.05), (0.15, 0.1), (0.4, 0.4)):
-            rate, _ = await asyncio.gather(stream.run(2.0), flap(world, int(2.0 / (down_s + up_s)), down_s, up_s, silent))
+            rate, _ = await asyncio.gather(
+                stream.run(2.0), flap(world, int(2.0 / (down_s + up_s)), down_s, up_s, silent)
+            )
             # One NIC alone carries 19 a second; of silence each flap may cost what it takes to notice it.
             assert rate > (5 if silent else 17)
 

@@ -1,4 +1,4 @@
-"""Five hosts fall into three and two that reach one another no more: the three go on, the two are told, no sum is wrong."""
+"""Five hosts fall into three and two that reach one another no more: the three go on, and no sum is wrong."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from r2ccl.protocol.nic_session import (
     SendEcho,
     SessionTimes,
     TimerFired,
-    Withdrawn,
     Wanted,
+    Withdrawn,
 )
 
 TIMES = SessionTimes(dial_timeout_s=1.0, redial_s=0.2, quiet_s=0.05, quiet_max_s=60.0, stable_s=10.0)
