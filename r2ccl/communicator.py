@@ -23,7 +23,7 @@ from r2ccl.batch import Batch
 from r2ccl.calls import Asked
 from r2ccl.errors import R2cclError, UsageError
 from r2ccl.handle import Handle
-from r2ccl.ids import WORLD, communicator_id, objects_id
+from r2ccl.ids import WORLD, communicator_id, objects_id, successor_id
 from r2ccl.objects import ObjectBroadcasts, pack_object
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.progress import ProgressThread
@@ -31,9 +31,6 @@ from r2ccl.protocol.membership import Decide
 from r2ccl.protocol.wire import Abort
 from r2ccl.reduction import Op, refuse_unsupported
 from r2ccl.vocabulary import ANY
-
-#: What a communicator is made from by ``shrink``, in the place of an operation's number.
-SHRUNK = -(1 << 62)
 
 
 class Communicator(Handle):
@@ -299,7 +296,7 @@ class Communicator(Handle):
         desk.begin(done, limit_s)
 
     def _shrunk_to(self, outcome: Decide) -> Communicator:
-        number = communicator_id(self._coordinator.communicator, SHRUNK, zlib.crc32(str(outcome.members).encode()))
+        number = successor_id(self._coordinator.communicator, outcome.members)
         if self._shrunk is None:
             self._shrunk = Communicator(self._runtime, number, outcome.members, self._thread)
             self._shrunk.recovery = outcome

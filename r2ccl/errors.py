@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+#: Between a call and what its plan depends on besides, where that is what differs.
+UNDER = " under "
+
 
 class R2cclError(Exception):
     """Base of all errors of this library."""
@@ -51,7 +54,8 @@ class NetworkError(R2cclError):
 class PeerLost(NetworkError):
     """One or more ranks are gone: proven dead, or unreachable on every path for the grace time.
 
-    ``ranks`` says which, ``cause`` is ``"dead"`` or ``"unreachable"``, ``verdict`` says why we think so. The contents
+    ``ranks`` says which, all that are known to be lost when it is raised; ``cause`` is ``"dead"``, if all of them are
+    proven dead, or ``"unreachable"``; ``verdict`` says why we think so. The contents
     of in-place buffers of unfinished operations are undefined, their ownership is back with the caller, and the
     communicator refuses further work.
     """
@@ -95,7 +99,8 @@ class Evicted(R2cclError):
 class CollectiveMismatch(R2cclError):
     """Ranks called different things under the same operation number.
 
-    ``calls`` maps rank to what it called, as far as known. No rank got a result; in-place buffers of the operation are
+    ``calls`` maps rank to what it called, as far as known, and under which settings and epoch, where these differ.
+    No rank got a result; in-place buffers of the operation are
     undefined and the communicator refuses further work.
     """
 
@@ -103,7 +108,9 @@ class CollectiveMismatch(R2cclError):
         self.operation = operation
         self.calls = dict(calls)
         listing = "; ".join(f"rank {rank} called {call}" for rank, call in sorted(self.calls.items()))
-        super().__init__(f"operation {operation} differs between ranks: {listing}")
+        alike = len(self.calls) > 1 and len({call.partition(UNDER)[0] for call in self.calls.values()}) == 1
+        what = "is called alike by all, but under settings or epochs that differ" if alike else "differs between ranks"
+        super().__init__(f"operation {operation} {what}: {listing}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.operation, self.calls)
@@ -155,8 +162,10 @@ class CommunicatorClosed(UsageError):
 
     A call that raises it sent nothing. The Work of an operation that was under way when the communicator closed fails
     with it, too: other ranks may have its result, and the contents of its arrays, which are the caller's again, are
-    undefined.
+    undefined. ``in_child``: this process is a fork, and the owner goes on.
     """
+
+    in_child: bool = False
 
 
 class InvalidTransition(R2cclError):

@@ -315,17 +315,10 @@ class Handle:
         for callback in self._when_forked:
             callback()
         error = CommunicatorClosed("this process is a fork of the one that owns the communicator")
-        for coordinator in self._runtime.coordinators.values():
-            # First, so that what follows the end of one begins nothing here.
-            coordinator.failing.error = error
-        for coordinator in self._runtime.coordinators.values():
-            for operation in [*coordinator.running.values(), *coordinator.waiting]:
-                operation.work.hush()
-        for coordinator in list(self._runtime.coordinators.values()):
-            coordinator.failing.close(error)
+        error.in_child = True
+        self._runtime.communicators.close_in_child(error)
         for work, *_ in () if self._thread is None else self._thread.calls_in_child():
             if not work.done():
-                work.hush()
                 work.finish(error)
 
     @property

@@ -8,6 +8,7 @@ any path, is recognised (ARCHITECTURE.md, decision 1).
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,6 +81,12 @@ def channel_id(communicator: int, source: int, target: int, tag: int) -> int:
     """The id of what messages from one rank to another with one tag travel in, in order."""
     text = f"{communicator}:{source}>{target}:{tag}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def successor_id(communicator: int, members: tuple[int, ...]) -> int:
+    """What a communicator is shrunk to, if these members go on."""
+    # No operation has such a number.
+    return communicator_id(communicator, -(1 << 62), zlib.crc32(str(members).encode()))
 
 
 #: The communicator of all ranks of a job.

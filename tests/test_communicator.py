@@ -279,3 +279,31 @@ def test_counts_that_differ_by_much_are_a_mismatch_for_all(counts: tuple[int, in
             assert isinstance(ended, CollectiveMismatch)
 
     simulate(story, one_sided=one_sided)
+
+
+def test_calls_that_read_alike_under_settings_that_differ_are_told_with_the_settings() -> None:
+    async def story(world: World) -> None:
+        plans = world.communicators[1]._plans
+        plans._agreement = plans._agreement.replace("R2CCL_EAGER_BYTES 65536", "R2CCL_EAGER_BYTES 1024")
+        works = [comm.all_reduce(np.ones(10)) for comm in world.communicators]
+        for work in works:
+            with pytest.raises(CollectiveMismatch) as told:
+                await work
+            assert "called alike by all, but under settings or epochs that differ" in str(told.value)
+            for rank, eager_bytes in enumerate((65536, 1024, 65536)):
+                assert told.value.calls[rank].startswith("all_reduce(float64[10], sum) under epoch 0, ")
+                assert f"R2CCL_EAGER_BYTES {eager_bytes}, " in told.value.calls[rank]
+
+    simulate(story, ranks=3)
+
+
+def test_messages_under_settings_that_differ_are_told_with_the_settings() -> None:
+    async def story(world: World) -> None:
+        plans = world.communicators[1]._plans
+        plans._agreement = plans._agreement.replace("epoch 0", "epoch 7")
+        works = [world.communicators[0].send(np.ones(10), 1), world.communicators[1].recv(np.ones(10), 0)]
+        await works[0]
+        with pytest.raises(CollectiveMismatch, match=r"rank 0 called send.* under epoch 0.*recv.* under epoch 7"):
+            await works[1]
+
+    simulate(story)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CollectiveTimeout, CommunicatorClosed, NoQuorum, PeerLost, R2cclError
+from r2ccl.protocol.wire import Kind, read_shrunk
 from r2ccl.sim.world import World
 from tests.simulated import simulate, together
 
@@ -160,6 +163,26 @@ def test_it_tells_how_far_the_first_had_come() -> None:
     simulate(story, ranks=3)
 
 
+def test_what_ended_well_on_one_member_counts_though_it_failed_on_another() -> None:
+    """A small message of the root went out from a copy and was lost with the root's word of it."""
+
+    async def story(world: World) -> None:
+        root, other = world.communicators[0], world.communicators[1]
+        await asyncio.gather(root.barrier(), other.barrier(), world.communicators[2].barrier())
+        await root.broadcast(np.ones(10), 0)
+        with pytest.raises(CollectiveTimeout):
+            await other.barrier(timeout=0.1)
+        with pytest.raises(R2cclError):
+            await root.barrier()
+        ends = await shrink(world.communicators)
+        for one in ends:
+            assert isinstance(one, Communicator)
+            assert one.recovery is not None
+            assert (one.recovery.completed_by_all, one.recovery.completed_by_any) == (1, 2)
+
+    simulate(story, ranks=3)
+
+
 def test_what_runs_when_it_is_called_ends_and_a_second_call_has_the_same_outcome() -> None:
     async def story(world: World) -> None:
         first, second = world.communicators
@@ -208,6 +231,50 @@ def test_memory_that_it_gives_back_is_not_written_any_more() -> None:
     simulate(story)
 
 
+def test_an_error_names_all_ranks_that_are_lost_by_then() -> None:
+    async def story(world: World) -> None:
+        cut(world, [0, 1], [2, 3, 4])
+        works = [comm.all_reduce(np.ones(100_000)) for comm in world.communicators]
+        for work in works:
+            assert isinstance(await outcome(work), PeerLost)
+        await asyncio.sleep(1.0)
+        for comm in world.communicators:
+            with pytest.raises(PeerLost) as lost:
+                comm.barrier()
+            assert lost.value.ranks == ((2, 3, 4) if comm.rank < 2 else (0, 1))
+            assert lost.value.cause == "unreachable"
+
+    simulate(story, ranks=5, close_timeout_s=0.5)
+
+
+def test_of_lost_ranks_one_of_which_is_only_unreachable_none_counts_as_proven_dead() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(1)
+        await failed(world, [0, 2])
+        cut(world, [0], [2])
+        assert isinstance(await outcome(world.communicators[0].shrink(timeout=30.0)), NoQuorum | Communicator)
+        with pytest.raises(PeerLost) as lost:
+            world.communicators[0].barrier()
+        assert (lost.value.ranks, lost.value.cause) == ((1, 2), "unreachable")
+        assert "rank 1: connection ended" in lost.value.verdict
+        assert "refused; rank 2: no path" in lost.value.verdict
+
+    simulate(story, ranks=3, close_timeout_s=0.5)
+
+
+def test_a_communicator_made_after_several_losses_names_them_all() -> None:
+    async def story(world: World) -> None:
+        world.fabric.kill(1)
+        world.fabric.kill(2)
+        await asyncio.sleep(1.0)
+        group = await world.communicators[0].new_group([0, 1, 2, 3])
+        error = await outcome(group.barrier())
+        assert isinstance(error, PeerLost)
+        assert (error.ranks, error.cause) == ((1, 2), "dead")
+
+    simulate(story, ranks=4, close_timeout_s=0.5)
+
+
 @pytest.mark.parametrize("end", ["abort", "close"])
 def test_the_end_of_the_communicator_ends_it(end: str) -> None:
     async def story(world: World) -> None:
@@ -242,6 +309,45 @@ def test_a_member_that_closed_the_group_is_not_waited_for(before: bool) -> None:
         assert await sums(handles) == [3.0, 3.0]
 
     simulate(story, ranks=4)
+
+
+def drop_votes(world: World, sources: list[int], target: int) -> None:
+    """A member hears the others' views, and never their votes."""
+    for source in sources:
+        courier = world.runtimes[source].courier
+
+        def tell(peer: int, kind: Kind, body: list[Any], tell: Callable[..., bool] = courier.tell) -> bool:
+            return (peer, kind) == (target, Kind.BALLOT) and bool(read_shrunk(body).vote) or tell(peer, kind, body)
+
+        courier.tell = tell  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["timeout", "close"])
+def test_who_voted_and_then_gives_up_is_not_counted_on(how: str) -> None:
+    async def story(world: World) -> None:
+        groups = await together(world, lambda comm: comm.new_group([0, 1, 2, 3]))
+        world.fabric.kill(3)
+        await asyncio.sleep(1.0)
+        drop_votes(world, [0, 1], 2)
+        works = [group.shrink() for group in groups[:2]]
+        late = groups[2].shrink(timeout=1.0 if how == "timeout" else None)
+        handles = [await work for work in works]
+        assert [one.members for one in handles] == [(0, 1, 2)] * 2
+        barriers = [one.barrier() for one in handles]
+        await asyncio.sleep(0.5)
+        if how == "close":
+            await groups[2].close()
+        error = await outcome(late)
+        assert isinstance(error, CollectiveTimeout if how == "timeout" else CommunicatorClosed)
+        for barrier in barriers:
+            lost = await asyncio.wait_for(outcome(barrier), 1.0)
+            assert isinstance(lost, PeerLost)
+            assert lost.ranks == (2,)
+        again = [one for one in await shrink(handles) if isinstance(one, Communicator)]
+        assert [one.members for one in again] == [(0, 1)] * 2
+        assert await sums(again) == [3.0] * 2
+
+    simulate(story, ranks=4, close_timeout_s=1.0)
 
 
 def test_whoever_is_lost_is_not_named_as_having_called_it() -> None:

@@ -7,6 +7,7 @@ import gc
 import tracemalloc
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import pytest
 from r2ccl import ANY, Communicator
 from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, CommunicatorClosed, PeerLost
 from r2ccl.ids import WORLD
+from r2ccl.protocol.wire import Kind
 from r2ccl.sim.world import World
 from tests.simulated import called, simulate, together
 
@@ -324,6 +326,23 @@ def test_a_goodbye_that_is_lost_with_its_path_is_said_again_to_who_asks() -> Non
             world.fabric.restore_link((0, nic), (1, nic))
         await together(world, lambda c: c.barrier())
         await asyncio.sleep(1.0)
+        assert [list(runtime.coordinators) for runtime in world.runtimes] == [[WORLD], [WORLD]]
+
+    simulate(story)
+
+
+def test_a_goodbye_that_is_lost_while_its_sender_forgets_the_group_leaves_nothing_of_it() -> None:
+    """The sender sees its path go, says all again that it knows, and knows the group no more; the other saw no path
+    change at all, as where the link was on probation there."""
+
+    async def story(world: World) -> None:
+        first, second = (group for group in await split(world, [0, 0], [0, 0]) if group is not None)
+        await second.close()
+        await asyncio.sleep(0.1)
+        courier = world.runtimes[0].courier
+        with mock.patch.object(courier, "tell", lambda peer, kind, body: kind is Kind.GOODBYE):
+            await first.close()
+        await asyncio.sleep(5.0)
         assert [list(runtime.coordinators) for runtime in world.runtimes] == [[WORLD], [WORLD]]
 
     simulate(story)

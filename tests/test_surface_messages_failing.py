@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from r2ccl import ANY
@@ -16,7 +17,7 @@ from r2ccl.errors import (
 )
 from r2ccl.sim.world import World
 from tests.messages import BEYOND_CREDIT, BULKY, bulky, failure, message, room
-from tests.simulated import simulate
+from tests.simulated import simulate, together
 
 
 @pytest.mark.parametrize("source", [0, ANY], ids=["specific", "any"])
@@ -173,3 +174,23 @@ def test_closing_ends_receives_that_wait(source: int) -> None:
         assert isinstance(await failure(receiving), CommunicatorClosed)
 
     simulate(story, close_timeout_s=0.5)
+
+
+def test_a_receive_that_fails_when_it_gets_its_turn_ends_those_behind_it_once() -> None:
+    async def story(world: World) -> None:
+        groups = await together(world, lambda comm: comm.split(0))
+        sent = groups[1].send(np.ones(3), 0, 7)
+        await groups[0].recv(np.zeros(3), 1, 7)
+        await sent
+        await groups[1].close()
+        await asyncio.sleep(0.1)
+        x = [np.zeros(3) for _ in range(4)]
+        first, *others = (groups[0].recv(one, source, 7) for one, source in zip(x, (ANY, 1, 1, 1), strict=True))
+        await groups[2].send(np.full(3, 5.0), 0, 7)
+        await first
+        assert (x[0] == 5.0).all()
+        for work in others:
+            with pytest.raises(PeerLost, match="closed"):
+                await asyncio.wait_for(work, 1.0)
+
+    simulate(story, ranks=3)

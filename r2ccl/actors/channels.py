@@ -86,6 +86,14 @@ class _Receive:
     #: When it was called: what it waited for a source counts.
     called_at_s: float
     timer: Timer | None = None
+    #: It has a channel, or ended without one.
+    is_settled: bool = False
+
+    def settle(self) -> None:
+        """It waits here no longer."""
+        self.is_settled = True
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Channels:
@@ -172,6 +180,8 @@ class Channels:
         # One that waits for any source may want the next message of whatever source those behind it wait for.
         any_waits = False
         for call in list(pending):
+            if call.is_settled:
+                continue  # by what came of one before it: that may match others, or fail the communicator
             source = self._source_for(call, tag)
             if source is None and not any_waits:
                 source = call.source
@@ -179,11 +189,10 @@ class Channels:
                 any_waits = any_waits or call.source is None
                 continue
             pending.remove(call)
-            if call.timer is not None:
-                call.timer.cancel()
+            call.settle()
             self._submit(call, source, tag)
-        if not pending:
-            self._pending.pop(tag, None)
+        if not pending and self._pending.get(tag) is pending:
+            del self._pending[tag]
 
     def _source_for(self, call: _Receive, tag: int) -> int | None:
         """A source that the call takes and that has a message nobody has claimed."""
@@ -201,7 +210,7 @@ class Channels:
             call.work.finish(error)
 
     def _time_out(self, call: _Receive) -> None:
-        if call.work.done() or not any(call in pending for pending in self._pending.values()):
+        if call.is_settled:
             return
         details = (call.work.call, call.timeout_s, self._host.peers, (), ())
         text = f"no message within {call.timeout_s:g} s"
@@ -225,6 +234,5 @@ class Channels:
         pending, self._pending = self._pending, {}
         for calls in pending.values():
             for call in calls:
-                if call.timer is not None:
-                    call.timer.cancel()
+                call.settle()
                 call.work.finish(error)

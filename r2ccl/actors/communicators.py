@@ -11,6 +11,7 @@ from typing import Any
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.causes import Loss
 from r2ccl.actors.channels import Channels
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
@@ -21,14 +22,19 @@ from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.shrinking import ShrinkDesk
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
-from r2ccl.errors import R2cclError
-from r2ccl.ids import objects_id
+from r2ccl.actors.timers import Timer
+from r2ccl.errors import CommunicatorClosed, R2cclError
+from r2ccl.ids import objects_id, successor_id
 from r2ccl.protocol.wire import Kind, Shrunk
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
 MAILBOX_CAPACITY = 16384
 #: Communicators to come that are heard of, and messages kept for each.
 EARLY_MAX = 64
+#: A rank that left a communicator says so again, to members that have not left, after this long, which doubles, up to
+#: a limit. It is no more than a frame: others may use the communicator as long as they like.
+GOODBYE_AGAIN_S = 1.0
+GOODBYE_AGAIN_MAX_S = 60.0
 #: Scratch pieces kept for reuse.
 SCRATCH_KEEP = 64
 
@@ -65,6 +71,8 @@ class Communicators:
         self.nic_report = b""
         #: Why they ended here, of communicators that this rank has left and others not yet.
         self._left: dict[int, R2cclError] = {}
+        #: Communicators that this rank has left and others not yet: when it says so again.
+        self._goodbyes: dict[int, Timer] = {}
         desk.adopt = self.adopt
 
     def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
@@ -148,6 +156,8 @@ class Communicators:
     def peer_gone(self, gone: PeerGone | PeerParted) -> None:
         """A rank is dead or unreachable, or has left."""
         self._gone.append(gone)
+        if isinstance(gone, PeerGone):
+            self._shared.lost[gone.peer] = Loss(gone.cause, gone.verdict)
         self._desk.abandon(gone.peer)
         self.tell_all(gone)
         for desk in self._shrink_desks.values():
@@ -161,9 +171,22 @@ class Communicators:
         if communicator not in self._shrink_desks:
             members = tuple(sorted((self._shared.rank, *coordinator.peers)))
             self._shrink_desks[communicator] = ShrinkDesk(
-                communicator, members, self._shared, self._courier, coordinator.failing, self._gone
-            )
+                communicator, members, self._shared, self._courier, coordinator.failing, self._gone,
+                self._leave_successor,
+            )  # fmt: skip
         return self._shrink_desks[communicator]
+
+    def _leave_successor(self, communicator: int, members: tuple[int, ...]) -> None:
+        """Members of a communicator may have shrunk it and count on this rank, which does not go on with them: it makes
+        what they made, and closes it."""
+        number = successor_id(communicator, members)
+        coordinator = self.open(number, members)
+        self.channels(coordinator)
+        error = CommunicatorClosed("this rank did not go on with those who shrank the communicator")
+        coordinator.leave()
+        coordinator.failing.close(error, goes_on=True)
+        self.leave_shrinking(number, error)
+        self.retire([number])
 
     def ballot_heard(self, peer: int, told: Shrunk) -> None:
         """A member wants to go on without who is lost."""
@@ -191,6 +214,27 @@ class Communicators:
         # It stays in that list for good: the list goes with the coordinator.
         failing.on_left.append(forget_if_all_left)
         forget_if_all_left()
+        if numbers[0] in self.coordinators:
+            self._say_goodbye_after(GOODBYE_AGAIN_S, numbers[0])
+
+    def _say_goodbye_after(self, delay_s: float, number: int) -> None:
+        self._goodbyes[number] = self._shared.timers.after(delay_s, self._say_goodbye_again, number, 2 * delay_s)
+
+    def _say_goodbye_again(self, number: int, then_after_s: float) -> None:
+        """A member whose goodbye was lost with its path may have forgotten the communicator, and answers one."""
+        coordinator = self.coordinators[number]
+        coordinator.say_goodbye(coordinator.failing.staying())
+        self._say_goodbye_after(min(then_after_s, GOODBYE_AGAIN_MAX_S), number)
+
+    def close_in_child(self, error: CommunicatorClosed) -> None:
+        """This process is a fork: whatever is under way ends here, without a word to anybody."""
+        for coordinator in self.coordinators.values():
+            # First, so that what follows the end of one begins nothing here.
+            coordinator.failing.error = error
+        for coordinator in list(self.coordinators.values()):
+            coordinator.failing.close(error)
+        for desk in self._shrink_desks.values():
+            desk.close_in_child(error)
 
     def _forget(self, numbers: list[int]) -> None:
         # With channels that others began after this rank had left.
@@ -203,6 +247,8 @@ class Communicators:
             self._early.pop(number, None)
             self._shrink_desks.pop(number, None)
             self._left.pop(number, None)
+            if number in self._goodbyes:
+                self._goodbyes.pop(number).cancel()
         self._channels = [channels for channels in self._channels if channels.communicator not in numbers]
 
     def _keep(self, communicator: int, message: Any) -> None:
@@ -211,7 +257,7 @@ class Communicators:
         if isinstance(message, AbortHeard):
             self._desk.forget(communicator)
         kept = self._early.setdefault(communicator, [])
-        if len(kept) < EARLY_MAX:
+        if len(kept) < EARLY_MAX and message not in kept:
             kept.append(message)
         while len(self._early) > EARLY_MAX:
             del self._early[next(iter(self._early))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 import numpy as np
@@ -129,9 +129,10 @@ class Coordinator(Actor):
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
         operation.prepare()
-        if self.shared.one_sided and operation.planned.bulky_sources and operation.planned.waits.program.receives:
+        hearers = operation.hearers(self.shared.one_sided)
+        if self.shared.one_sided and hearers and operation.planned.waits.program.receives:
             self._registrar.open(operation)
-        for peer in operation.planned.bulky_sources:
+        for peer in hearers:
             self.announce(operation, peer)
         for piece in machine.start():
             self._send(operation, piece)
@@ -144,10 +145,11 @@ class Coordinator(Actor):
     def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None:
         """Tell a peer that we have entered."""
         planned = operation.planned
+        under = planned.under if self.failing.differences.concern(operation.number) else ""
         landings = () if operation.landings is None else operation.landings.from_source(peer)
         entered = Entered(
             self.communicator, operation.number, planned.fingerprint, planned.call, finished, landings, planned.step,
-            asks,
+            asks, under,
         )  # fmt: skip
         self.courier.tell(peer, Kind.ENTERED, entered.body())
 
@@ -180,9 +182,12 @@ class Coordinator(Actor):
             self.communicator, operation.number, send.step, send.target, chunk, planned.send_marks[index], payload,
             None if outlives else operation, index, planned.chunk_bytes, operation.turn,
         )  # fmt: skip
-        if not self.courier.submit(parcel) and len(payload) <= self.shared.settings.eager_bytes:
-            # Of little the target would not say that it is in the operation.
-            self._asks.ask(operation, send.target)
+        if not self.courier.submit(parcel):
+            if len(payload) <= self.shared.settings.eager_bytes:
+                # Of little the target would not say that it is in the operation.
+                self._asks.ask(operation, send.target)
+            else:
+                self._notice_misfits(send.target, operation.number)
         if outlives:
             assert operation.machine is not None
             operation.machine.settled(index)
@@ -318,21 +323,22 @@ class Coordinator(Actor):
             return
         self._acknowledging.resync(peer)
         for operation in self.running.values():
-            if peer in operation.planned.bulky_sources or peer in operation.asked:
+            if peer in operation.hearers(self.shared.one_sided) or peer in operation.asked:
                 self.announce(operation, peer, asks=peer in operation.asked)
         self._asks.again(peer)
         self.failing.resync(peer)
         if self.has_left:
-            self._say_goodbye(peer)
+            self.say_goodbye([peer])
 
     def leave(self) -> None:
         """This rank calls nothing more here, though the job goes on."""
         self.has_left = True
-        for peer in self.peers:
-            self._say_goodbye(peer)
+        self.say_goodbye(self.peers)
 
-    def _say_goodbye(self, peer: int) -> None:
-        self.courier.tell(peer, Kind.GOODBYE, [self.communicator, self.ledger.completed, 0])
+    def say_goodbye(self, peers: Iterable[int]) -> None:
+        """To these: it may have been lost with its path."""
+        for peer in peers:
+            self.courier.tell(peer, Kind.GOODBYE, [self.communicator, self.ledger.completed, 0])
 
     # What is heard.
 
@@ -367,6 +373,12 @@ class Coordinator(Actor):
             and (number in self.running or (self.failing.error is None and number >= self._first_not_started()))
         ):
             self.courier.may_land(peer, entered)
+            self._notice_misfits(peer, number)
+
+    def _notice_misfits(self, peer: int, operation: int) -> None:
+        """A target told where what it expects may be written, and that is not what we send."""
+        if self.courier.outboxes[peer].has_misfits(self.communicator, operation):
+            self.failing.differences.noticed(operation)
 
     def entered(self) -> int:
         """All operations below it have been entered here, and were called as those who sent chunks of them did."""

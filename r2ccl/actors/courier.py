@@ -235,7 +235,14 @@ class Courier:
         for peer, outbox in self.outboxes.items():
             for parcel in outbox.forget(communicator, operation):
                 self._drop(parcel)
-            # What they leave room for, on lanes and in the credit, is for operations that go on.
+            # What they leave room for on lanes is for operations that go on.
+            self.pump(peer)
+
+    def failure_is_known(self, communicator: int, peers: Iterable[int]) -> None:
+        """These keep nothing of operations that failed here. What that leaves room for in the credit may go."""
+        for peer in peers:
+            outbox = self.outboxes[peer]
+            outbox.failure_is_known(communicator)
             self.submit_all(outbox, outbox.release())
             self.pump(peer)
 
@@ -244,6 +251,7 @@ class Courier:
         for peer in self.peers.pop(communicator):
             for parcel in self.outboxes[peer].dismiss(communicator):
                 self._drop(parcel)
+            self.failure_is_known(communicator, (peer,))
         del self.ledgers[communicator]
         self.resyncs.remove(resync)
 

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.shared import Shared
+from r2ccl.errors import UNDER
 from r2ccl.protocol.roll_call import RollCall
-from r2ccl.protocol.wire import Entered, Kind
+from r2ccl.protocol.wire import CALL_CHARACTERS_MAX, Entered, Kind
 
 #: A difference of calls is announced, and judged after this long, so that everybody's call can be named.
 HEARING_S = 0.2
@@ -41,9 +42,11 @@ class Host(Protocol):
 
 
 class Differences:
-    """One communicator's. ``finished``: recently finished calls, as (fingerprint, call)."""
+    """One communicator's. ``finished``: recently finished calls, as (fingerprint, call, under what)."""
 
-    def __init__(self, host: Host, roll_call: RollCall, finished: Mapping[int, tuple[int, str]], fail: Fail) -> None:
+    def __init__(
+        self, host: Host, roll_call: RollCall, finished: Mapping[int, tuple[int, str, str]], fail: Fail
+    ) -> None:
         self._host = host
         self._roll_call = roll_call
         self._finished = finished
@@ -92,15 +95,28 @@ class Differences:
             self._askers.setdefault(number, set()).add(peer)
         finished = self._finished.get(number)
         if finished is not None and not entered.finished:
-            answer = Entered(self._host.communicator, number, *finished, True)
+            fingerprint, call, under = finished
+            differs = fingerprint != entered.fingerprint
+            answer = Entered(self._host.communicator, number, fingerprint, call, True, under=under if differs else "")
             self._host.courier.tell(peer, Kind.ENTERED, answer.body())
 
     def _judge(self, operation: int) -> None:
         ours = self._host.running.get(operation)
         if ours is None:
             return
-        mine, rank = ours.planned.call, self._host.shared.rank
-        calls = {**self._roll_call.calls(operation), rank: mine}
+        rank = self._host.shared.rank
+        calls = {**self._roll_call.calls(operation), rank: ours.planned.call}
+        under = {**self._roll_call.circumstances(operation), rank: ours.planned.under}
+        if len(set(under.values()) - {""}) > 1:
+            # Calls may read alike: it is something else that plans depend on.
+            calls = {one: call_under(call, under[one]) for one, call in calls.items()}
+        mine = calls[rank]
         # Those that differ first: of a thousand ranks not all calls fit the frame that tells of them.
         named = sorted(calls.items(), key=lambda item: (item[1] == mine, item[0]))[: CALLS_NAMED_MAX - 1]
         self._fail(operation, "mismatch", "calls differ", tuple(sorted({*named, (rank, mine)})))
+
+
+def call_under(call: str, under: str) -> str:
+    """A call and what its plan depends on besides; no longer than calls may be."""
+    room = CALL_CHARACTERS_MAX - len(UNDER) - len(under)
+    return f"{call[:room]}{UNDER}{under}" if under and room > 0 else call

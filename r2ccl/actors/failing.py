@@ -15,10 +15,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from r2ccl.actors.arrivals import ArrivalsDesk
+from r2ccl.actors.causes import error_of, naming_all_lost
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.differences import Differences
 from r2ccl.actors.inbox import Inbox
@@ -26,18 +27,9 @@ from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
-from r2ccl.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    CommunicatorAborted,
-    CommunicatorClosed,
-    PeerLost,
-    R2cclError,
-)
+from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
 from r2ccl.protocol.roll_call import Presence, RollCall
 from r2ccl.protocol.wire import Abort, Kind
-
-logger = logging.getLogger("r2ccl")
 
 #: An abort is said again this often, until it is acknowledged by all.
 ABORT_REPEAT_S = 0.1
@@ -84,6 +76,8 @@ class Failing:
         #: Why the communicator refuses work; None while it works.
         self.error: R2cclError | None = None
         self._abort: Abort | None = None
+        #: The first operation that was called here and failed, if any did.
+        self._first_failed: list[int] = []
         #: Peers that have not acknowledged our abort.
         self._untold: set[int] = set()
         self._repeating = False
@@ -99,8 +93,8 @@ class Failing:
         self.parted: set[int] = set()
         #: Peers that are dead or unreachable.
         self._gone: set[int] = set()
-        #: Recently finished calls, for peers that ask: operation -> (fingerprint, call). Bounded.
-        self._finished: dict[int, tuple[int, str]] = {}
+        #: Recently finished calls, for peers that ask: operation -> (fingerprint, call, under what). Bounded.
+        self._finished: dict[int, tuple[int, str, str]] = {}
         self.differences = Differences(coordinator, self.roll_call, self._finished, self.fail)
 
     def refuse_if_failed(self) -> None:
@@ -124,7 +118,7 @@ class Failing:
         """The operation ended well."""
         operation.forget_timer()
         planned = operation.planned
-        self._finished[operation.number] = (planned.fingerprint, planned.call)
+        self._finished[operation.number] = (planned.fingerprint, planned.call, planned.under)
         if len(self._finished) > self._shared.settings.running_max:
             del self._finished[next(iter(self._finished))]
 
@@ -193,9 +187,8 @@ class Failing:
     def give_up(self) -> int:
         """The caller goes on without this communicator: what is unfinished fails, here alone. Returns below which
         number all operations ended well."""
-        unfinished = [*self._coordinator.running, self._coordinator.next_operation]
-        if self._abort is not None:
-            unfinished.append(self._abort.operation)
+        # Not from where others failed: what ended well here did so though it ended badly elsewhere.
+        unfinished = [*self._coordinator.running, self._coordinator.next_operation, *self._first_failed]
         self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"), goes_on=True)
         return min(unfinished)
 
@@ -208,7 +201,11 @@ class Failing:
             outbox = self._coordinator.courier.outboxes[gone.peer]
             self.on_over(gone.peer, outbox.entered_by_peer(self._coordinator.communicator))
         self.fail(self.first_unfinished(), gone.cause, gone.verdict, (gone.peer,))
-        self._untold.discard(gone.peer)
+        if isinstance(self.error, PeerLost):
+            # It may have failed with another's loss. Who calls something from now on hears of this one, too.
+            known = Abort(self._coordinator.communicator, 0, self.error.cause, self.error.verdict, self.error.ranks)
+            self.error = error_of(self._naming_all_lost(known), self._shared.rank)
+        self._told([gone.peer])
         self._heard_leaving()
 
     def goodbye_heard(self, goodbye: GoodbyeHeard) -> None:
@@ -217,7 +214,7 @@ class Failing:
             return
         self.left[goodbye.peer] = goodbye.completed
         self.on_over(goodbye.peer, goodbye.completed)
-        self._untold.discard(goodbye.peer)
+        self._told([goodbye.peer])
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))
@@ -225,7 +222,11 @@ class Failing:
 
     def all_left(self) -> bool:
         """Does nobody else call anything here any more?"""
-        return all(peer in self.left or peer in self._gone for peer in self._coordinator.peers)
+        return not self.staying()
+
+    def staying(self) -> list[int]:
+        """Members that may call something here, as far as we heard."""
+        return [peer for peer in self._coordinator.peers if peer not in self.left and peer not in self._gone]
 
     def _heard_leaving(self) -> None:
         for heard in list(self.on_left):
@@ -269,7 +270,12 @@ class Failing:
     def abort_acknowledged(self, peer: int, operation: int) -> None:
         """A member knows that all from this operation on failed."""
         if self._abort is not None and operation <= self._abort.operation:
-            self._untold.discard(peer)
+            self._told([peer])
+
+    def _told(self, peers: Iterable[int]) -> None:
+        """These know of our abort, or will not call what has failed."""
+        self._untold.difference_update(peers)
+        self._coordinator.courier.failure_is_known(self._coordinator.communicator, peers)
 
     def _is_covered(self, operation: int) -> bool:
         """Has everything from this operation on failed already?"""
@@ -282,7 +288,8 @@ class Failing:
         self._fail_here(Abort(self._coordinator.communicator, operation, cause, text, details), self._shared.rank)
 
     def _fail_here(self, abort: Abort, origin: int) -> None:
-        error = _error_of(abort, origin)
+        abort = self._naming_all_lost(abort)
+        error = error_of(abort, origin)
         coordinator = self._coordinator
         # From now on we call nothing: who waits for us in an operation that we have not reached must not wait for ever.
         abort = dataclasses.replace(abort, operation=min(abort.operation, coordinator.next_operation))
@@ -294,12 +301,14 @@ class Failing:
         for operation in doomed:
             coordinator.running.pop(operation.number, None)
             self._registrar.close(operation)
+        self._first_failed = sorted([*self._first_failed, *(operation.number for operation in doomed)])[:1]
         self._take_back(abort.operation)
         self._shared.events.record(
             "failed", level=logging.WARNING, op=abort.operation, cause=abort.cause, origin=origin, text=abort.text
         )
         # Who is lost to another may not be lost to us: it must hear how far we got.
-        self._untold = set(coordinator.peers) - self._gone - set(self.left)
+        self._untold = set(coordinator.peers)
+        self._told(self._gone.union(self.left))
         for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()
@@ -308,6 +317,9 @@ class Failing:
         self._tell_untold()
         for heard in list(self.on_failed):
             heard(error, abort)
+
+    def _naming_all_lost(self, abort: Abort) -> Abort:
+        return naming_all_lost(abort, self._coordinator.peers, self._shared.lost)
 
     def _take_back(self, operation: int) -> None:
         """Operations from this one on are over: no path reads or writes their memory any more (decision 7)."""
@@ -330,6 +342,8 @@ class Failing:
             self._registrar.close(operation)
         if goes_on:
             self._take_back(min((operation.number for operation in doomed), default=coordinator.next_operation))
+            # Nobody is told, so nobody will say that it knows.
+            coordinator.courier.failure_is_known(coordinator.communicator, coordinator.peers)
         for operation in doomed:
             coordinator.inbox.let_go(operation)
             operation.forget_timer()
@@ -355,19 +369,3 @@ class Failing:
         """A path changed: the peer may have missed our abort."""
         if self._abort is not None and peer in self._untold:
             self._coordinator.courier.tell(peer, Kind.ABORT, self._abort.body())
-
-
-def _error_of(abort: Abort, origin: int) -> R2cclError:
-    """What the caller gets. Details come from a peer: whatever does not fit becomes a plain abort."""
-    details = abort.details
-    try:
-        if abort.cause == "timeout":
-            call, timeout_s, not_entered, entered, finished = details
-            return CollectiveTimeout(abort.operation, str(call), float(timeout_s), not_entered, entered, finished)
-        if abort.cause == "mismatch":
-            return CollectiveMismatch(abort.operation, {int(rank): str(call) for rank, call in details})
-        if abort.cause in ("dead", "unreachable"):
-            return PeerLost([int(rank) for rank in details], abort.cause, abort.text)
-    except (TypeError, ValueError, OverflowError):
-        logger.warning("rank %d aborted with details that do not fit its cause %s", origin, abort.cause)
-    return CommunicatorAborted(f"rank {origin} aborted the communicator: {abort.text}")

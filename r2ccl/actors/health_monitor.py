@@ -18,6 +18,7 @@ from r2ccl.actors.links import Link, Port
 from r2ccl.actors.messages import (
     ConnectionEnded,
     DialRefused,
+    EchoHeard,
     GoodbyeHeard,
     HealthMessage,
     NicCameBack,
@@ -62,7 +63,7 @@ class HealthMonitor(Actor):
         self._slow: asyncio.TimerHandle | None = None
         #: When the idle tick is due: while nothing is owed it is what tells that we were away.
         self._idle_due_s = 0.0
-        #: (peer, its NIC, our NIC) -> newest incident that the peer told of.
+        #: (peer, its NIC, our NIC) -> newest incident that the peer told of, or that the link has got over.
         self._incidents: dict[tuple[int, int, int], int] = {}
         #: peer -> its NICs that it said are down.
         self._remote_down: dict[int, frozenset[int]] = {}
@@ -192,6 +193,10 @@ class HealthMonitor(Actor):
                 self._paths_changed(message)
             case NoticeHeard():
                 self._notice_heard(message.peer, message.notice)
+            case EchoHeard():
+                # A notice of that, or of an earlier loss, may come later, by a slower path: it is none of this link.
+                key = (message.peer, message.remote_nic, message.local_nic)
+                self._incidents[key] = max(message.incident, self._incidents.get(key, 0))
             case GoodbyeHeard():
                 self.peers[message.peer].said_goodbye()
             case _:

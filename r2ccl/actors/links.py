@@ -19,7 +19,7 @@ from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.lookout import Lookout
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.paths import is_rail
-from r2ccl.protocol.wire import Header, Kind, pack_control
+from r2ccl.protocol.wire import Header, Kind, pack_control, read_echo, unpack_body
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.topology import Member
 from r2ccl.transport.interface import Connection, Device, Loss, PathSample, Purpose
@@ -138,6 +138,7 @@ class Switchboard(Protocol):
     def connection_ended(self, peer: int, how: str) -> bool: ...
     def dial_refused(self, peer: int) -> None: ...
     def peer_answered(self, peer: int) -> None: ...
+    def echo_heard(self, link: Link, incident: int) -> None: ...
     def has_path(self, peer: int) -> bool: ...
 
 
@@ -426,6 +427,7 @@ class Port:
             return
         if header.kind == Kind.ECHO:
             connection.send(*pack_control(Kind.ECHO_REPLY, self._shared.rank, connection.peer, []))
+            self._switchboard.echo_heard(link, read_echo(unpack_body(body)))
         elif header.kind == Kind.ECHO_REPLY:
             self.step(link, session.Echoed())
         elif header.kind != Kind.BEAT:

@@ -82,6 +82,16 @@ class NoticeHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class EchoHeard:
+    """A peer asks for an echo on a link that was made anew after it had taken the link out of service so often."""
+
+    peer: int
+    remote_nic: int
+    local_nic: int
+    incident: int
+
+
+@dataclass(frozen=True, slots=True)
 class GoodbyeHeard:
     """A peer is closing; it has everything of the communicator's operations below ``completed``."""
 
@@ -133,6 +143,14 @@ class PeerParted:
 
 TransportMessage = NicWentDown | NicCameBack | LinkOffered | LinkLost
 HealthMessage = (
-    NicWentDown | NicCameBack | ConnectionEnded | DialRefused | PeerAnswered | PathsChanged | NoticeHeard | GoodbyeHeard
+    NicWentDown
+    | NicCameBack
+    | ConnectionEnded
+    | DialRefused
+    | PeerAnswered
+    | PathsChanged
+    | NoticeHeard
+    | EchoHeard
+    | GoodbyeHeard
 )
 CoordinatorMessage = EnteredHeard | AbortHeard | AbortAcknowledged | PeerGone | GoodbyeHeard | PeerParted

@@ -70,6 +70,10 @@ class Planned:
     asked: Any = None
     #: Of a message: its tag.
     step: int = 0
+    #: What ranks must have in common besides the call, to plan alike.
+    under: str = ""
+    #: Sources of which only they and we know how much they send: to write it they must hear of its place, small or not.
+    uneven_sources: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +107,11 @@ class Operation:
     asked: set[int] = field(default_factory=set)
     #: Its time-out, while it is under way.
     timer: Timer | None = None
+
+    def hearers(self, one_sided: bool) -> tuple[int, ...]:
+        """Whom to tell that this rank has entered."""
+        planned = self.planned
+        return planned.uneven_sources or planned.bulky_sources if one_sided else planned.bulky_sources
 
     def prepare(self) -> None:
         """It runs from now on: work memory, and initial values where they are not where they are read."""

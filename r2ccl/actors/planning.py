@@ -59,7 +59,10 @@ class Plans:
         self._members = tuple(members)
         self._kept: dict[Call, Planned] = {}
         self._messages: dict[tuple[Call, int, bool], Planned] = {}
-        self._agreement = f"epoch {picture.epoch}, {picture.chunk_bytes}, {picture.eager_bytes}, {kernel_name()}"
+        self._agreement = (
+            f"epoch {picture.epoch}, R2CCL_CHUNK_BYTES {picture.chunk_bytes}, R2CCL_EAGER_BYTES {picture.eager_bytes}, "
+            f"{kernel_name()}"
+        )
 
     @property
     def epoch(self) -> int:
@@ -149,9 +152,11 @@ class Plans:
             chunk_bytes=waits.chunk_elements * item,
             targets=tuple(sorted({send.target for send in program.sends})),
             bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > eager_bytes),
+            uneven_sources=tuple(sorted(incoming)) if call.uneven else (),
             reason=reason,
             epoch=self._picture.epoch,
             asked=call,
+            under=self._agreement,
         )
 
     def _among_members(self, program: Program) -> Program:

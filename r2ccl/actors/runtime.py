@@ -32,6 +32,7 @@ from r2ccl.actors.messages import (
     AbortHeard,
     ConnectionEnded,
     DialRefused,
+    EchoHeard,
     EnteredHeard,
     GoodbyeHeard,
     LinkLost,
@@ -317,6 +318,10 @@ class Runtime:
     def peer_answered(self, peer: int) -> None:
         """The peer admitted a connection."""
         self.health.tell(PeerAnswered(peer))
+
+    def echo_heard(self, link: Link, incident: int) -> None:
+        """The peer has dialled the link anew after an incident of its own."""
+        self.health.tell(EchoHeard(link.id.peer, link.id.remote_nic, link.id.local_nic, incident))
 
     def has_path(self, peer: int) -> bool:
         """Is any link to the peer in service?"""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from r2ccl.actors.causes import Loss
 from r2ccl.actors.timers import Timers
 from r2ccl.clock import Clock
 from r2ccl.config import Settings
@@ -40,6 +41,8 @@ class Shared:
     counters: Counters = field(default_factory=Counters)
     #: (peer, its NIC) -> where it is now, if it moved since it was announced.
     moved: dict[tuple[int, int], Endpoint] = field(default_factory=dict)
+    #: Ranks that are dead or unreachable.
+    lost: dict[int, Loss] = field(default_factory=dict)
     #: The devices write into peers' memory (RDMA) instead of sending for a receiver to sort.
     one_sided: bool = False
     #: Errors that the interface of a NIC of ours has counted since this was last asked; None: it does not say.

@@ -13,7 +13,7 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.messages import PeerGone, PeerParted
 from r2ccl.actors.shared import Shared
 from r2ccl.errors import CollectiveTimeout, Evicted, NoQuorum, R2cclError
-from r2ccl.protocol.membership import Ballot, Decide, Effect, Refuse, Shrinking, Tell
+from r2ccl.protocol.membership import Ballot, Decide, Effect, Leave, Refuse, Shrinking, Tell
 from r2ccl.protocol.wire import Kind, Shrunk
 
 #: What is said is said again this often, until it is over.
@@ -40,6 +40,7 @@ class ShrinkDesk:
         courier: Courier,
         failures: Failures,
         lost: Iterable[PeerGone | PeerParted],
+        leave_successor: Callable[[int, tuple[int, ...]], None],
     ) -> None:
         self._communicator = communicator
         self._members = members
@@ -48,6 +49,7 @@ class ShrinkDesk:
         self._failures = failures
         #: All ranks that are lost, now and later.
         self._lost = lost
+        self._leave_successor = leave_successor
         self._machine: Shrinking | None = None
         #: Said before this rank wanted to shrink.
         self._early: dict[int, Ballot] = {}
@@ -85,6 +87,10 @@ class ShrinkDesk:
         self._perform(self._machine.withdraw())
         self._end(None, error)
 
+    def close_in_child(self, error: R2cclError) -> None:
+        """This process is a fork: it tells nobody anything."""
+        self._end(None, error)
+
     def heard(self, peer: int, told: Shrunk) -> None:
         """A member said something."""
         ballot = Ballot(told.version, told.view, told.vote, told.completed, told.decided)
@@ -107,6 +113,8 @@ class ShrinkDesk:
                         self._communicator, ballot.version, ballot.view, ballot.vote, ballot.completed, ballot.decided
                     )
                     self._courier.tell(effect.peer, Kind.BALLOT, told.body())
+                case Leave():
+                    self._leave_successor(self._communicator, effect.members)
                 case Decide():
                     self._shared.events.record(
                         "shrunk", members=list(effect.members), completed_by_all=effect.completed_by_all,

@@ -140,7 +140,9 @@ class Work:
                 _wake_elsewhere(waiter)
 
     def __del__(self) -> None:
-        if self._error is not None and not self._awaited:
+        # A fork has a copy of every Work that was under way, and whoever awaits it is the parent.
+        in_child = getattr(self._error, "in_child", False)
+        if self._error is not None and not self._awaited and not in_child:
             logger.error("op=%d call=%s failed, and nobody awaited it: %s", self.operation, self.call, self._error)
 
     def __repr__(self) -> str:

@@ -5,7 +5,9 @@ Silent drop: the far end leaves its bridge. Carrier and addresses stay, every fr
 nobody is told. (Disabling the bridge port would do too, but the kernel enables it again whenever the carrier returns.)
 Frames that already stand in the far end's queue still arrive, for at most rails.QUEUE_S.
 
-The two are independent: a NIC may be down and silenced at once, and comes back when both are undone.
+Parting: some far ends move to a bridge of their own, so that hosts fall into two parts that reach one another no more.
+
+The first two are independent: a NIC may be down and silenced at once, and comes back when both are undone.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ def silent_drop(switch: Namespace, port: Port) -> float:
 def undrop(switch: Namespace, port: Port) -> float:
     """Let everything through again; returns when."""
     return _set(switch, port, master=port.bridge_index)
+
+
+def rewire(switch: Namespace, port: Port, bridge_index: int) -> float:
+    """Plug the wire into another switch; returns when."""
+    return _set(switch, port, master=bridge_index)
 
 
 def _set(switch: Namespace, port: Port, **change: object) -> float:

@@ -221,6 +221,16 @@ class Lab:
         """What each router has forwarded."""
         return [routers.forwarded_bytes(router) for router in self._routers]
 
+    def part(self, hosts: Sequence[int]) -> float:
+        """These hosts and all others reach one another no more, on any rail; among themselves they do. Carriers stay,
+        and nobody is told. Once for each lab."""
+        bridges = [rails.add_bridge(self._the_switch, f"rail{nic}part") for nic in range(self.nics)]
+        return max(
+            faults.rewire(self._the_switch, self._ports[host, nic], bridges[nic])
+            for host in hosts
+            for nic in range(self.nics)
+        )
+
     def set_rate(self, host: int, nic: int, rate_mbit_s: float) -> None:
         """Change the rate of one NIC, in both directions."""
         rails.shape(self._the_switch, self._ports[host, nic], rate_mbit_s)

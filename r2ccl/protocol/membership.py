@@ -14,11 +14,16 @@ second and refuses. Nobody ever returns a result of half a membership. The *quor
 from both going on, which would be no wrong sum but two jobs: more than half of the last membership less the proven
 dead; of exactly two halves the one with the lowest rank.
 
+A vote cannot be taken back: whoever has seen it may have decided by now, and counts on its sender. So a member that
+ends otherwise, because its time is up, too few are left or others decided without it, *leaves* each membership that it
+has voted for, as a rank leaves a communicator by closing it. Of a decision each member goes on, is lost, or has left.
+
     event                      -> effects
     begin                         Tell all in view
     heard a view or vote          Tell (if ours changed), Decide, Refuse (no quorum)
-    heard a decision              Decide, or Refuse (evicted)
+    heard a decision              Decide, or Refuse (evicted); Leave (other memberships voted for)
     lost a rank                   as a changed view
+    withdraw (time is up)         Tell, Leave (all that was voted for)
     timer                         Tell again, until decided
 """
 
@@ -70,7 +75,14 @@ class Refuse:
     needed: int
 
 
-Effect = Tell | Decide | Refuse
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This rank has voted for a membership and will not be in it: who decided on it must hear of that."""
+
+    members: tuple[int, ...]
+
+
+Effect = Tell | Decide | Refuse | Leave
 
 
 class Shrinking:
@@ -88,6 +100,7 @@ class Shrinking:
         "_rank",
         "_said",
         "_version",
+        "_voted",
     )
 
     def __init__(
@@ -103,6 +116,8 @@ class Shrinking:
         self._version = 0
         self._said: Ballot | None = None
         self._decided: Decide | None = None
+        #: Memberships that this rank has voted for, each smaller than the one before; in order.
+        self._voted: dict[tuple[int, ...], None] = {}
         self._over = False
         self._begun = False
 
@@ -151,10 +166,7 @@ class Shrinking:
 
     def withdraw(self) -> list[Effect]:
         """This rank does not want to go on any more."""
-        if self._over:
-            return []
-        self._over = True
-        return self._say((), (), None)
+        return [] if self._over else self._stay_behind()
 
     def timer_fired(self) -> list[Effect]:
         """Say it again: it may have been lost."""
@@ -165,8 +177,7 @@ class Shrinking:
         vote = self._allowed(view)
         if not self._is_quorum(vote or view):
             # More will not come: who is lost stays lost. The others must not wait for us.
-            self._over = True
-            return [*self._say((), (), None), Refuse(False, view, self._needed())]
+            return [*self._stay_behind(), Refuse(False, view, self._needed())]
         effects: list[Effect] = []
         if self._said is None or (self._said.view, self._said.vote) != (view, vote):
             effects += self._say(view, vote, None)
@@ -183,7 +194,8 @@ class Shrinking:
                 ballot = self._ballots.get(peer)
                 if ballot is None:
                     return ()
-                views[peer] = frozenset(ballot.view)
+                if ballot.view:  # who has none goes on with nobody
+                    views[peer] = frozenset(ballot.view)
         while True:
             lacking = {
                 rank: sum(rank not in views[other] or other not in views[rank] for other in views if other != rank)
@@ -201,18 +213,27 @@ class Shrinking:
     def _decide(self, vote: tuple[int, ...], reached: tuple[int, int]) -> list[Effect]:
         self._over = True
         self._decided = Decide(vote, *reached)
-        return [*self._say(self.view, vote, reached), self._decided]
+        return [*self._say(self.view, vote, reached), *self._leave_all_but(vote), self._decided]
+
+    def _stay_behind(self) -> list[Effect]:
+        """This rank goes on with nobody."""
+        self._over = True
+        return [*self._say((), (), None), *self._leave_all_but(())]
+
+    def _leave_all_but(self, members: tuple[int, ...]) -> list[Effect]:
+        return [Leave(voted) for voted in self._voted if voted != members]
 
     def _follow(self, ballot: Ballot) -> list[Effect]:
         """Somebody has decided."""
         if self._rank not in ballot.vote:
-            self._over = True
-            return [*self._say((), (), None), Refuse(True, self.view, self._needed())]
+            return [*self._stay_behind(), Refuse(True, self.view, self._needed())]
         assert ballot.decided is not None
         return self._decide(ballot.vote, ballot.decided)
 
     def _say(self, view: tuple[int, ...], vote: tuple[int, ...], decided: tuple[int, int] | None) -> list[Effect]:
         self._version += 1
+        if self._rank in vote:
+            self._voted[vote] = None
         self._said = Ballot(self._version, view, vote, self._completed, decided)
         return self._tell(self._said)
 

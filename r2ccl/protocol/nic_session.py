@@ -4,7 +4,10 @@ Theory of operation. Exactly one end dials a link (the lower rank), so that two 
 compete. A link has a control and a bulk connection; it is in service when both stand. The first time that is enough.
 A link that was lost comes back *half-open*: on probation it carries an echo but no share, and only after the echo
 came home and a quiet time passed does it go UP. The quiet time doubles each time the link is lost again soon after it
-had come back, so a flapping link costs little, and it is limited, so a link is never given up. Where no other link to
+had come back, so a flapping link costs little, and it is limited, so a link is never given up. Soon is measured by the
+wait itself: a link that then served for several times as long has earned it, and one doubling is forgotten; so however
+often a link flaps, its quiet times take a small part of the time in which it is whole, and a link that serves for
+seconds between flaps waits no longer than at the first. After long service all is forgotten. Where no other link to
 the peer is up, or none is left while this one waits, there is nothing to protect by waiting: the echo alone suffices.
 
 A *backup* is a link across rails, for which there may be no route at all: until it was in service once, it is dialled
@@ -42,6 +45,8 @@ from r2ccl.protocol.dial_patience import DialPatience
 CONTROL = 1
 BULK = 2
 _BOTH = frozenset((CONTROL, BULK))
+#: A link has earned its quiet time when it served so many times as long.
+EARNED = 3
 #: The cause that a surrendered link gives.
 SURRENDERED = "a buffer was given back"
 
@@ -325,8 +330,8 @@ class NicSession:
 
     def _lose(self, cause: str, now: float, by_peer: bool = False) -> list[Effect]:
         was = self.state
-        if was is LinkState.UP and now - self._up_since_s > self.times.stable_s:
-            self.flaps = 0
+        if was is LinkState.UP:
+            self._forget_flaps(now - self._up_since_s)
         if was in (LinkState.UP, LinkState.PROBATION):
             self.flaps += 1
             self._trusted = False
@@ -344,6 +349,12 @@ class NicSession:
         if self.dialler:
             effects.append(self._arm(self._patience.pause_s(self.backup and not self.served)))
         return effects
+
+    def _forget_flaps(self, served_s: float) -> None:
+        if served_s > self.times.stable_s:
+            self.flaps = 0
+        elif self.flaps and served_s > EARNED * self._quiet_s():
+            self.flaps -= 1
 
     def _surrendered(self, now: float) -> list[Effect]:
         if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:

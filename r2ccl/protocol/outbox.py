@@ -66,6 +66,7 @@ class Outbox:
         "_landings",
         "_sent",
         "_unsolicited",
+        "_unwanted",
         "copied_bytes",
         "copies",
         "credit_bytes",
@@ -95,6 +96,8 @@ class Outbox:
         self._early: list[Parcel] = []
         #: Bytes accounted against the credit, by (communicator, operation).
         self._unsolicited: dict[tuple[int, int], int] = {}
+        #: Of those bytes, what was for operations that failed, by communicator: the peer may still keep them.
+        self._unwanted: dict[int, int] = {}
         self.unsolicited_bytes = 0
         #: Of what is not settled, chunks that go out from copies of their own.
         self.copies = 0
@@ -172,6 +175,11 @@ class Outbox:
             self._homeless[key] = [parcel for parcel in homeless if not self._fits_landing(parcel)]
         return fitting
 
+    def has_misfits(self, communicator: int, operation: int) -> bool:
+        """Do chunks of an operation wait though the peer told where all that it expects may be written?"""
+        key = (communicator, operation)
+        return key in self._landings and key in self._homeless
+
     def landing(self, parcel: Parcel) -> Landing:
         """Where a parcel that was released may be written."""
         return self._landings[parcel.communicator, parcel.operation][parcel.step]
@@ -223,14 +231,14 @@ class Outbox:
         return [pieces.pop(key) for key in done]
 
     def forget(self, communicator: int, operation: int) -> list[Parcel]:
-        """Operations from ``operation`` on failed: nothing of theirs is wanted any more, here or by the peer, whose
-        credit is free again (see :meth:`release`)."""
+        """Operations from ``operation`` on failed: nothing of theirs is wanted any more, here or by the peer. What it
+        keeps for them counts against its credit until it knows, see :meth:`failure_is_known`."""
         operations = self._sent.get(communicator, {})
         gone = [parcel for number in operations if number >= operation for parcel in operations[number].values()]
         for number in [number for number in operations if number >= operation]:
             del operations[number]
         for key in [key for key in self._unsolicited if key[0] == communicator and key[1] >= operation]:
-            self.unsolicited_bytes -= self._unsolicited.pop(key)
+            self._unwanted[communicator] = self._unwanted.get(communicator, 0) + self._unsolicited.pop(key)
         self._uncount(gone)
         self._early = [p for p in self._early if p.communicator != communicator or p.operation < operation]
         unwanted = set(gone)
@@ -243,9 +251,14 @@ class Outbox:
             queue.extend(kept)
         return gone
 
+    def failure_is_known(self, communicator: int) -> None:
+        """The peer keeps nothing of operations that failed here: its credit is free again, see :meth:`release`."""
+        self.unsolicited_bytes -= self._unwanted.pop(communicator, 0)
+
     def dismiss(self, communicator: int) -> list[Parcel]:
         """Nobody calls anything in a communicator any more. Returns what was still owed."""
         gone = self.forget(communicator, 0)
+        self.failure_is_known(communicator)
         self._entered.pop(communicator, None)
         self._sent.pop(communicator, None)
         return gone
@@ -253,7 +266,7 @@ class Outbox:
     def abandon(self) -> list[Parcel]:
         """The peer is gone: nothing is owed to it any more, of whatever operation. Returns what was."""
         gone = [parcel for ops in self._sent.values() for pieces in ops.values() for parcel in pieces.values()]
-        for table in (self._sent, self._unsolicited, self._landings, self._homeless):
+        for table in (self._sent, self._unsolicited, self._unwanted, self._landings, self._homeless):
             table.clear()
         self.unsolicited_bytes = self.copies = self.copied_bytes = 0
         for queue in (self.waiting, self._held, self._early):

@@ -36,8 +36,8 @@ class RollCall:
         #: Per peer: number of operations that it has entered, and finished, as far as we heard.
         self._entered = dict.fromkeys(self._peers, 0)
         self._finished = dict.fromkeys(self._peers, 0)
-        #: Per peer: operation -> (fingerprint, call).
-        self._calls: dict[int, dict[int, tuple[int, str]]] = {peer: {} for peer in self._peers}
+        #: Per peer: operation -> (fingerprint, call, under what).
+        self._calls: dict[int, dict[int, tuple[int, str, str]]] = {peer: {} for peer in self._peers}
         #: The last operation that anybody announced.
         self._latest = -1
 
@@ -48,7 +48,7 @@ class RollCall:
         if entered.finished:
             self._finished[peer] = max(self._finished[peer], number + 1)
         calls = self._calls[peer]
-        calls[number] = (entered.fingerprint, entered.call)
+        calls[number] = (entered.fingerprint, entered.call, entered.under)
         self._latest = max(self._latest, number)
         while len(calls) > CALLS_MAX:
             del calls[min(calls)]
@@ -75,6 +75,10 @@ class RollCall:
     def calls(self, operation: int) -> dict[int, str]:
         """What each peer called under this number, as far as we heard."""
         return {peer: calls[operation][1] for peer, calls in self._calls.items() if operation in calls}
+
+    def circumstances(self, operation: int) -> dict[int, str]:
+        """What each peer's plan depends on besides, as far as we heard."""
+        return {peer: calls[operation][2] for peer, calls in self._calls.items() if operation in calls}
 
     def presence(self, operation: int) -> Presence:
         """Where everybody is. A peer that went beyond an operation need not have finished it: several run at once."""

@@ -251,11 +251,13 @@ class Entered:
     step: int = 0
     #: Chunks wait for the other's credit: it is to say when it is in the operation, too.
     asks: bool = False
+    #: What plans depend on besides the call, such as ``epoch 0, chunks of 262144``; told where calls differ.
+    under: str = ""
 
     def body(self) -> list[Any]:
         landings = [[p.step, p.region, p.offset, p.length] for p in self.landings]
         told = [self.communicator, self.operation, self.fingerprint, self.call, self.finished]
-        return [*told, landings, self.step, self.asks]
+        return [*told, landings, self.step, self.asks, self.under]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,13 +355,19 @@ def read_entered(body: list[Any]) -> Entered:
             Landing(unsigned(step, 32), unsigned(region), unsigned(offset), unsigned(length))
             for step, region, offset, length in exactly(list, landings)
         )
-        if len(exactly(str, call)) > CALL_CHARACTERS_MAX:
-            raise ValueError(f"a call described in {len(call)} characters")
+        tag, asks, under = last
+        for words in (call, under):
+            if len(exactly(str, words)) > CALL_CHARACTERS_MAX:
+                raise ValueError(f"a call described in {len(words)} characters")
         names = unsigned(communicator), unsigned(operation), unsigned(fingerprint, 32)
-        tag, asks = last
-        return Entered(*names, call, exactly(bool, finished), places, unsigned(tag, 32), exactly(bool, asks))
+        return Entered(*names, call, exactly(bool, finished), places, unsigned(tag, 32), exactly(bool, asks), under)
 
     return _read(body, make)
+
+
+def read_echo(body: list[Any]) -> int:
+    """How often its sender has taken the link out of service. Raises :class:`BadFrame`."""
+    return _read(body, unsigned)
 
 
 def read_abort(body: list[Any]) -> Abort:

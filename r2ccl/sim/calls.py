@@ -72,8 +72,13 @@ class Call:
     colors: tuple[int | None, ...] = ()
     keys: tuple[int, ...] = ()
     makes: tuple[tuple[int, int], ...] = ()
+    #: None: as long as it takes.
+    timeout_s: float | None = None
 
     def __str__(self) -> str:
+        return self._words() + ("" if self.timeout_s is None else f" within {self.timeout_s:g} s")
+
+    def _words(self) -> str:
         if self.kind is Kind.BATCH:
             return f"batch({', '.join(map(str, self.calls))})"
         if self.kind is Kind.MESSAGES:

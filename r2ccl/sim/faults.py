@@ -7,6 +7,10 @@ The promise says what may be demanded of the subject:
     UNREACHABLE  one rank, or one pair, has no path for good: every rank learns of it as PeerLost; but a pair that
                  others reach is relayed by them, and no operation may fail
     KILLED       a rank's process ends: as UNREACHABLE, and where paths are whole the cause is ``dead``
+    SPLIT        the ranks fall into two parts that have no path to each other for good: as UNREACHABLE
+    LATE         as PATHS, and a rank comes to a call later than the others wait for it: they raise CollectiveTimeout
+
+After the last three the ranks that are left shrink what failed, and go on; see sim.aftermath.
 
 A fault is an interval. All of them are over when the healed phase begins, but for a kill and for what is unreachable.
 """
@@ -38,10 +42,17 @@ class Promise(enum.Enum):
     OUTAGE = "no path for less than the grace time"
     UNREACHABLE = "no path for good"
     KILLED = "a rank is killed"
+    SPLIT = "no path between two parts for good"
+    LATE = "a rank comes too late"
 
     @property
     def loses_a_peer(self) -> bool:
-        return self in (Promise.UNREACHABLE, Promise.KILLED)
+        return self in (Promise.UNREACHABLE, Promise.KILLED, Promise.SPLIT)
+
+    @property
+    def ends_badly(self) -> bool:
+        """Are there operations that fail?"""
+        return self.loses_a_peer or self is Promise.LATE
 
 
 class FaultKind(enum.Enum):
@@ -135,7 +146,10 @@ class _Faults:
         victim = rng.randrange(shape.ranks)
         if self._promise is Promise.KILLED:
             yield Fault(FaultKind.KILL, at_s, FOREVER, (victim, 0))
-        if self._promise in (Promise.PATHS, Promise.KILLED):
+        if self._promise in (Promise.PATHS, Promise.KILLED, Promise.LATE):
+            return
+        if self._promise is Promise.SPLIT:
+            yield from self._split(at_s)
             return
         until_s = FOREVER
         if self._promise is Promise.OUTAGE:
@@ -151,6 +165,15 @@ class _Faults:
         for one, other in itertools.product(every, every):
             kind = rng.choice((FaultKind.SILENT_LINK, FaultKind.SILENT_DIRECTION))
             yield Fault(kind, at_s + rng.uniform(0, 0.05), until_s, (victim, one), (peer, other))
+
+    def _split(self, at_s: float) -> Iterator[Fault]:
+        rng, shape = self._rng, self._shape
+        here = set(rng.sample(range(shape.ranks), rng.randint(1, shape.ranks - 1)))
+        every = range(shape.nics + shape.spares)
+        for one, other in itertools.product(sorted(here), sorted(set(range(shape.ranks)) - here)):
+            for mine, theirs in itertools.product(every, every):
+                kind = rng.choice((FaultKind.SILENT_LINK, FaultKind.SILENT_DIRECTION))
+                yield Fault(kind, at_s + rng.uniform(0, 0.05), FOREVER, (one, mine), (other, theirs))
 
     def _candidate(self, at_s: float) -> Iterator[Fault]:
         rng, shape = self._rng, self._shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from r2ccl.protocol.wire import Header, Kind
 from r2ccl.sim.faults import FOREVER, Fault, FaultKind, Nic
@@ -33,6 +33,11 @@ class Injector:
         now = self._world.loop.time()
         for fault in faults:
             self._world.loop.call_at(now + fault.at_s, self._begin, fault)
+
+    def trouble(self, killed: Iterable[tuple[int, float]], cuts: Iterable[tuple[int, int, float, float]]) -> None:
+        """As :meth:`arm`, for the few faults of an aftermath."""
+        kills = [Fault(FaultKind.KILL, at_s, FOREVER, (rank, 0)) for rank, at_s in killed if rank not in self.dead]
+        self.arm((*kills, *(Fault(FaultKind.CUT, at_s, until_s, (rank, nic)) for rank, nic, at_s, until_s in cuts)))
 
     def _begin(self, fault: Fault) -> None:
         self._history.tell(-1, f"begins: {fault}")

@@ -7,10 +7,12 @@ still written is found when the world ends.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
@@ -74,12 +76,31 @@ class Started:
     receives: Message | None = None
 
 
+class _Limited:
+    """A communicator, or a batch of one, each call of which has a limit."""
+
+    def __init__(self, handle: Any, timeout_s: float) -> None:
+        self._handle = handle
+        self._timeout_s = timeout_s
+        self.rank, self.size = getattr(handle, "rank", None), getattr(handle, "size", None)
+
+    @contextmanager
+    def batch(self) -> Iterator[_Limited]:
+        with self._handle.batch() as batch:
+            yield _Limited(batch, self._timeout_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return functools.partial(getattr(self._handle, name), timeout=self._timeout_s)
+
+
 def nothing(_: Any) -> None:
     """The rank gets nothing."""
 
 
 def start(handle: Communicator, call: Call, given: Callable[[Call, int], Array]) -> list[Started]:
     """Make a call. ``given``: the payload of a call, and of which part of it. Raises what the communicator raises."""
+    if call.timeout_s is not None:
+        handle = cast(Communicator, _Limited(handle, call.timeout_s))
     match call.kind:
         case Kind.BATCH:
             return _batch(handle, call, given)

@@ -9,8 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from r2ccl.config import Settings
+from r2ccl.sim.aftermath import Aftermath, draw_aftermath
 from r2ccl.sim.calls import Call, Kind, item_bytes, moved_elements
-from r2ccl.sim.faults import BREAKING, FOREVER, Fault, FaultKind, Promise, burst_bytes, draw_faults, slowest_bytes_s
+from r2ccl.sim.faults import (
+    BREAKING,
+    FOREVER,
+    Fault,
+    FaultKind,
+    Nic,
+    Promise,
+    burst_bytes,
+    draw_faults,
+    slowest_bytes_s,
+)
 from r2ccl.sim.programs import Programs
 from r2ccl.sim.world import Shape
 from r2ccl.transport.memory_path import Model
@@ -19,6 +30,8 @@ from r2ccl.transport.memory_path import Model
 WORK_MAX = 3600
 #: No call takes more virtual time than this on one NIC.
 CALL_S_MAX = 1.0
+#: A limit of calls that no fault makes them reach: more than all that a world may take.
+TIMEOUT_S = 120.0
 #: Every so many seeds the NICs write into the peer's memory.
 ONE_SIDED_EVERY = 3
 
@@ -50,6 +63,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """In the communicator of all ranks one comes to a call when the others, who wait so long, have given up."""
+
+    rank: int
+    call: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything that a seed draws."""
 
@@ -60,49 +82,59 @@ class Scenario:
     faults: tuple[Fault, ...]
     #: When the safety phase ends and everything is whole again, as far as the promise goes.
     heals_s: float
+    #: How survivors go on, where ranks were lost or came too late.
+    aftermath: Aftermath | None = None
+    late: Late | None = None
 
     def unharmed(self) -> Scenario:
         """The same without any fault."""
-        return dataclasses.replace(self, faults=(), promise=Promise.PATHS)
+        groups = tuple(
+            dataclasses.replace(group, calls=tuple(_patient(call) for call in group.calls)) for group in self.groups
+        )
+        return dataclasses.replace(self, faults=(), promise=Promise.PATHS, groups=groups, aftermath=None, late=None)
 
     def loses_a_member(self, group: int) -> bool:
         """Is there a pair in the communicator that ends without a path of any kind for good?"""
-        return any(True for _ in self._lost_pairs(self.groups[group].members))
+        return any(True for _ in self.lost_pairs(self.groups[group].members))
 
-    def _lost_pairs(self, members: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    def lost_pairs(self, members: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Pairs of these ranks that end without a path of any kind for good."""
         for_good = [fault for fault in self.faults if fault.until_s == FOREVER]
         killed = {fault.one[0] for fault in for_good if fault.kind is FaultKind.KILL}
         broken = [fault for fault in for_good if fault.kind in BREAKING]
+        no_nics = {fault.one for fault in broken if fault.other is None}
+        no_links = {frozenset((fault.one, fault.other)) for fault in broken if fault.other is not None}
+        ranks = [rank for rank in range(self.shape.ranks) if rank not in killed]
+        pairs = itertools.combinations(ranks, 2)
+        joined = {frozenset(pair) for pair in pairs if self._reaches(*pair, no_nics, no_links)}
         for one, other in itertools.combinations(members, 2):
-            if killed & {one, other} or not (
-                self._reaches(one, other, broken)
-                or any(
-                    self._reaches(one, relay, broken) and self._reaches(relay, other, broken)
-                    for relay in range(self.shape.ranks)
-                    if relay not in killed | {one, other}
-                )
-            ):
+            ways = [{frozenset((one, relay)), frozenset((relay, other))} for relay in ranks]
+            if frozenset((one, other)) not in joined and not any(way <= joined for way in ways):
                 yield one, other
 
-    def _reaches(self, one: int, other: int, broken: list[Fault]) -> bool:
+    def _reaches(self, one: int, other: int, no_nics: set[Nic], no_links: set[frozenset[Nic]]) -> bool:
         """Is there a direct link between two ranks that is not broken?"""
         nics = range(self.shape.nics + self.shape.spares)
         pairs = ((near, far) for near, far in itertools.product(nics, nics) if self.shape.joins(near, far))
         links = (((one, near), (other, far)) for near, far in pairs)
-        return not all(any(fault.breaks(*link) for fault in broken) for link in links)
+        return not all(no_nics & {*link} or frozenset(link) in no_links for link in links)
 
     def may_fail(self, group: int) -> bool:
-        """A communicator with such a pair fails; one that a failed split would have made may."""
-        if not self.promise.loses_a_peer:
+        """A communicator with such a pair fails, or where a rank comes too late; one that a failed split would have
+        made may."""
+        if not self.promise.loses_a_peer and self.late is None:
             return False
         parent = self.groups[group].parent
-        return self.loses_a_member(group) or (parent is not None and self._may_not_be_made(group))
+        return self._fails(group) or (parent is not None and self._may_not_be_made(group))
+
+    def _fails(self, group: int) -> bool:
+        return self.loses_a_member(group) or (group == 0 and self.late is not None)
 
     def _may_not_be_made(self, group: int) -> bool:
         made = self.groups[group]
         if made.parent is None:
             return False
-        return (made.by_split and self.loses_a_member(made.parent)) or self._may_not_be_made(made.parent)
+        return (made.by_split and self._fails(made.parent)) or self._may_not_be_made(made.parent)
 
     def describe(self) -> str:
         """For a person, in a few lines."""
@@ -124,16 +156,17 @@ class Scenario:
             lines.append(f"  communicator {number}, ranks {list(group.members)}{made}:")
             lines.extend(f"    {index}: {call}" for index, call in enumerate(group.calls))
         lines.extend(f"  fault: {fault}" for fault in self.faults)
+        lines.extend(f"  {part}" for part in (self.late, self.aftermath) if part is not None)
         return "\n".join(lines)
 
 
 def draw(seed: int, one_sided: bool = False) -> Scenario:
     """The scenario of a seed."""
     rng = random.Random(seed)
-    promise = rng.choices(list(Promise), (62, 13, 9, 16))[0]
+    promise = _promise(rng, seed)
     shape = _with_paths(seed, _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1))
     shape = dataclasses.replace(shape, settings=_relays(random.Random(f"relays of {seed}"), shape.settings))
-    groups = _with_programs(rng, shape, _groups(rng, shape.ranks))
+    groups = _with_timeouts(seed, _with_programs(rng, shape, _groups(rng, shape.ranks)))
     horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
     groups = [
         dataclasses.replace(
@@ -141,9 +174,57 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
         )
         for group in groups
     ]
+    late = None
+    if promise is Promise.LATE:
+        late, groups[0] = _late(seed, groups[0])
     faults = draw_faults(rng, shape, promise, horizon_s)
     ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
-    return Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]))
+    scenario = Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]), late=late)
+    return dataclasses.replace(scenario, aftermath=draw_aftermath(seed, shape)) if promise.ends_badly else scenario
+
+
+def _promise(rng: random.Random, seed: int) -> Promise:
+    drawn = rng.choices((Promise.PATHS, Promise.OUTAGE, Promise.UNREACHABLE, Promise.KILLED), (62, 13, 9, 16))[0]
+    others = {Promise.PATHS: (Promise.LATE, 0.08), Promise.UNREACHABLE: (Promise.SPLIT, 0.5)}
+    other, share = others.get(drawn, (drawn, 0.0))
+    return other if random.Random(f"promise of {seed}").random() < share else drawn
+
+
+# Calls with a limit.
+
+
+def _patient(call: Call) -> Call:
+    return call if call.timeout_s is None else dataclasses.replace(call, timeout_s=TIMEOUT_S)
+
+
+def _with_timeouts(seed: int, groups: list[Group]) -> list[Group]:
+    """Some calls have a limit that no fault makes them reach."""
+    rng = random.Random(f"timeouts of {seed}")
+    return [
+        dataclasses.replace(
+            group,
+            calls=tuple(
+                dataclasses.replace(call, timeout_s=TIMEOUT_S) if rng.random() < 0.2 else call for call in group.calls
+            ),
+        )
+        for group in groups
+    ]
+
+
+def _late(seed: int, group: Group) -> tuple[Late, Group]:
+    """One of the calls that all ranks make together gets a limit, and one of the ranks waits longer before it."""
+    rng = random.Random(f"who is late of {seed}")
+    together = [n for n, call in enumerate(group.calls) if call.kind not in (Kind.MESSAGES, Kind.BROADCAST_OBJECT)]
+    calls, parts = list(group.calls), list(group.parts)
+    if not together:
+        together, calls = [0], [Call(Kind.BARRIER), *calls]
+        parts = [dataclasses.replace(part, pauses_s=(0.0, *part.pauses_s)) for part in parts]
+    late = Late(rng.choice(group.members), rng.choice(together), rng.uniform(0.2, 0.6))
+    calls[late.call] = dataclasses.replace(calls[late.call], timeout_s=late.timeout_s)
+    pauses = list(parts[late.rank].pauses_s)
+    pauses[late.call] = late.timeout_s + rng.uniform(0.5, 2.0)
+    parts[late.rank] = dataclasses.replace(parts[late.rank], pauses_s=tuple(pauses))
+    return late, dataclasses.replace(group, calls=tuple(calls), parts=tuple(parts))
 
 
 # The world.

@@ -6,6 +6,7 @@ safety phase     every rank makes its communicators and calls their programs, ea
 healed phase     (where no peer was lost) links come back and lanes find them, without being asked; then all ranks call
                  once more. (Where one was lost) every call on every survivor raises PeerLost, in communicators that
                  the lost one belongs to; others go on.
+aftermath        (where operations failed) who is left shrinks what failed, and goes on in what that makes.
 the end          nothing is owed or kept; all close; nothing is left open.
 """
 
@@ -19,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from r2ccl.communicator import Communicator
-from r2ccl.errors import PeerLost, R2cclError
+from r2ccl.errors import CollectiveTimeout, PeerLost, R2cclError
 from r2ccl.sim import loop as sim_loop
+from r2ccl.sim.aftermath import Aftermath
 from r2ccl.sim.calls import Call, Kind
 from r2ccl.sim.checkers import (
     Answers,
@@ -41,6 +43,7 @@ from r2ccl.sim.loop import SimClock
 from r2ccl.sim.performance import Room, Started, start
 from r2ccl.sim.programs import healed_calls
 from r2ccl.sim.scenario import Group, Scenario
+from r2ccl.sim.survivors import Survivors
 from r2ccl.sim.world import World
 from r2ccl.transport.memory import MemoryDevice
 
@@ -56,7 +59,7 @@ SETTLE_WITHIN_S = 3.0
 #: From the moment that a peer is lost until everybody knows, beyond the grace time.
 KNOWN_WITHIN_S = 4.0
 #: Longer than any timer that is not a leak.
-SILENCE_AFTER_S = 100.0
+SILENCE_AFTER_S = 300.0
 LOOK_EVERY_S = 0.05
 
 
@@ -121,6 +124,8 @@ class Trial:
         self._started: list[Started] = []
         #: Memory that was given back, and by which call; nobody may write to it any more.
         self._given_back: list[tuple[str, Room]] = []
+        #: By rank, of the job's communicator.
+        self._numbers_ended_well: dict[int, set[int]] = {rank: set() for rank in range(scenario.shape.ranks)}
         #: (communicator, number) -> ranks that have called it.
         self._called: dict[tuple[int, int], set[int]] = {}
         self._failovers = 0
@@ -149,6 +154,8 @@ class Trial:
                 await self._phase(self._begin_healed, lost_s + END_WITHIN_S)
             if self.scenario.promise.loses_a_peer:
                 await self._until_nothing(self._ignorant, lost_s + KNOWN_WITHIN_S)
+            if not self.complaints.texts and self.scenario.aftermath is not None:
+                await self._go_on(self.scenario.aftermath)
             if not self.complaints.texts:
                 await self._until_nothing(self._kept, SETTLE_WITHIN_S)
             for text in unlike_epochs(self.deliveries):
@@ -170,6 +177,14 @@ class Trial:
                 if not one.work.done() and one.work.call:
                     self.complaints.add(f"a call does not end: {one.work!r}")
             self.complaints.add(f"not all operations ended within {within_s:.1f} s")
+
+    async def _go_on(self, aftermath: Aftermath) -> None:
+        survivors = Survivors(
+            self.scenario, aftermath, self.injector, self.history, self.complaints, self._numbers_ended_well
+        )
+        await self._phase(lambda: survivors.begin(self._handles, self._spawn), survivors.within_s)
+        survivors.judge()
+        self._ended_well += survivors.calls
 
     def _spawn(self, rank: int, what: str, part: Coroutine[Any, Any, None]) -> None:
         self._tasks.setdefault(rank, []).append(self._group.create_task(part, name=f"rank {rank} {what}"))
@@ -279,6 +294,8 @@ class Trial:
                     self.answers.missed(communicator, handle.rank, one.receives, one.work.source)
             else:
                 self._ended_well += 1
+                if communicator == 0 and one.call.kind not in (Kind.MESSAGES, Kind.BROADCAST_OBJECT):
+                    self._numbers_ended_well[rank].add(one.work.operation)
                 digest = self._look_at(rank, communicator, handle, number, one, returned)
                 self.history.tell(rank, f"ended {communicator}.{number} {digest}")
                 for room in one.rooms:
@@ -309,7 +326,11 @@ class Trial:
         self.history.tell(rank, f"failed {communicator}.{number} {error!r}")
         where = f"rank {rank} communicator {communicator} call {number}"
         promise = self.scenario.promise
-        if not self.scenario.may_fail(communicator):
+        late = self.scenario.late
+        if late is not None and self.scenario.may_fail(communicator):
+            if not isinstance(error, CollectiveTimeout) or late.rank not in (*error.not_entered, *error.entered):
+                self.complaints.add(f"{where} failed with {error!r}, but {late} is to blame")
+        elif not self.scenario.may_fail(communicator):
             self.complaints.add(f"{where} failed though {promise.value}, and that elsewhere if at all: {error!r}")
         elif not isinstance(error, PeerLost):
             self.complaints.add(f"{where} failed with {error!r} instead of PeerLost")

@@ -45,7 +45,7 @@ def replans(world: World, rank: int) -> list[dict[str, Any]]:
     return [dict(event.fields) for event in world.communicators[rank].events.since(0) if event.name == "replan"]
 
 
-def fingerprints(world: World, rank: int) -> dict[int, tuple[int, str]]:
+def fingerprints(world: World, rank: int) -> dict[int, tuple[int, str, str]]:
     """Of operations that ended lately: their fingerprint, in which the epoch is, and call."""
     return dict(world.communicators[rank]._coordinator.failing._finished)
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from r2ccl.protocol import membership
-from r2ccl.protocol.membership import Ballot, Decide, Effect, Refuse, Shrinking, Tell
+from r2ccl.protocol.membership import Ballot, Decide, Effect, Leave, Refuse, Shrinking, Tell
 
 
 class Network:
@@ -21,18 +21,28 @@ class Network:
         #: Pairs that have lost each other for good.
         self.cut: set[frozenset[int]] = set()
         self.messages: list[tuple[int, int, Ballot]] = []
-        self.outcome: dict[int, Decide | Refuse] = {}
+        #: How it ended for whom; None: that one gave up.
+        self.outcome: dict[int, Decide | Refuse | None] = {}
+        #: Memberships that a rank has left.
+        self.left: dict[int, set[tuple[int, ...]]] = defaultdict(set)
 
     def perform(self, rank: int, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
                 self.messages.append((rank, effect.peer, effect.ballot))
+            elif isinstance(effect, Leave):
+                self.left[rank].add(effect.members)
             else:
                 assert rank not in self.outcome, "ended twice"
                 self.outcome[rank] = effect
 
     def begin(self, rank: int) -> None:
         self.perform(rank, self.members[rank].begin())
+
+    def withdraw(self, rank: int) -> None:
+        if rank not in self.outcome:
+            self.perform(rank, self.members[rank].withdraw())
+            self.outcome[rank] = None
 
     def kill(self, rank: int) -> None:
         self.alive.discard(rank)
@@ -71,6 +81,19 @@ def whole_memberships(network: Network) -> set[tuple[int, ...]]:
     }
 
 
+def counted_on(network: Network) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Who counts on whom in which membership, who neither goes on in it nor has left it."""
+    decided = network.decided()
+    return [
+        (rank, member, end.members)
+        for rank, end in decided.items()
+        for member in end.members
+        if member in network.alive
+        and (member not in decided or decided[member].members != end.members)
+        and end.members not in network.left[member]
+    ]
+
+
 class Play:
     """A story drawn from a seed: losses, and an order of everything."""
 
@@ -81,6 +104,8 @@ class Play:
         self.waiting = list(range(ranks))
         #: (who notices, whom, dead) in any order; noticing oneself is dying.
         self.losses: list[tuple[int, int, bool]] = []
+        #: Who gives up, some time after it began.
+        self.impatient = rng.sample(range(ranks), rng.choice((0, 0, 1, 2)))
         for _ in range(rng.randint(0, 3)):
             one, other = rng.sample(range(ranks), 2)
             if rng.random() < 0.5:
@@ -94,6 +119,8 @@ class Play:
         choice, network = self.rng.random(), self.network
         if self.waiting and choice < 0.2:
             network.begin(self.waiting.pop(self.rng.randrange(len(self.waiting))))
+        elif self.impatient and self.impatient[-1] not in self.waiting and choice > 0.95:
+            network.withdraw(self.impatient.pop())
         elif self.losses and choice < 0.3:
             self.notice(self.losses.pop(self.rng.randrange(len(self.losses))))
         elif network.messages:
@@ -146,6 +173,7 @@ def test_in_any_order_at_most_one_membership_goes_on_and_everybody_learns_how_it
         assert len(whole_memberships(network)) <= 1, f"seed {seed}"
         hung = [rank for rank in network.alive if rank not in network.outcome]
         assert not hung, f"seed {seed}: {hung} hear nothing"
+        assert not counted_on(network), f"seed {seed}: {counted_on(network)}"
 
 
 def lose_all(network: Network, groups: list[list[int]]) -> None:
@@ -162,6 +190,7 @@ def lose_all(network: Network, groups: list[list[int]]) -> None:
 def ends(network: Network) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for rank, end in sorted(network.outcome.items()):
+        assert end is not None
         found["on" if isinstance(end, Decide) else "evicted" if end.evicted else "no quorum"].append(rank)
     return dict(found)
 
@@ -229,6 +258,35 @@ def test_it_says_whom_it_waits_for() -> None:
     assert member.waits_for() == (1, 2)
     member.heard(2, Ballot(1, (0, 1, 2), (), 0))
     assert member.waits_for() == (1,)
+
+
+def test_whoever_gives_up_after_its_vote_leaves_what_it_voted_for() -> None:
+    member = Shrinking(0, range(3), (), (), 0)
+    member.begin()
+    for peer in (1, 2):
+        member.heard(peer, Ballot(1, (0, 1, 2), (), 0))
+    assert Leave((0, 1, 2)) in member.withdraw()
+    silent = Shrinking(0, range(3), (), (), 0)
+    silent.begin()
+    assert silent.withdraw() == [Tell(peer, Ballot(2, (), (), 0)) for peer in (1, 2)]
+
+
+def test_a_membership_that_another_one_overtook_is_left() -> None:
+    member = Shrinking(0, range(4), (), (), 0)
+    member.begin()
+    for peer in (1, 2, 3):
+        member.heard(peer, Ballot(1, (0, 1, 2, 3), (), 0))
+    member.lost(3, True)
+    member.heard(1, Ballot(2, (0, 1, 2), (), 0))
+    member.heard(2, Ballot(2, (0, 1, 2), (0, 1, 2), 0))
+    effects = member.heard(1, Ballot(3, (0, 1, 2), (0, 1, 2), 0))
+    assert effects[-2:] == [Leave((0, 1, 2, 3)), Decide((0, 1, 2), 0, 0)]
+
+
+def test_of_two_the_one_that_gave_up_does_not_go_on_in_the_place_of_the_other() -> None:
+    member = Shrinking(1, range(2), (), (), 0)
+    member.begin()
+    assert Refuse(False, (0, 1), 2) in member.heard(0, Ballot(2, (), (), 0))
 
 
 def test_without_the_rule_that_a_decision_stands_two_memberships_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

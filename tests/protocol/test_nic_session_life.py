@@ -7,6 +7,7 @@ import pytest
 from r2ccl.protocol.nic_session import (
     BULK,
     CONTROL,
+    EARNED,
     AbortConnections,
     ArmTimer,
     CameUp,
@@ -122,8 +123,17 @@ def test_each_flap_doubles_the_quiet_time_up_to_a_limit_and_the_link_is_never_gi
 def test_flaps_are_forgotten_after_a_stable_time_in_service() -> None:
     link = link_in(UP, dialler=True)
     assert [flap(link), flap(link)] == [0.25, 0.5]
+    assert [flap(link), flap(link)] == [1.0, 2.0]
     assert flap(link, up_for_s=TIMES.stable_s + 0.1) == 0.25
-    assert flap(link, up_for_s=TIMES.stable_s - 0.1) == 0.5
+
+
+def test_a_link_that_served_for_several_times_its_quiet_time_has_earned_it_and_one_doubling_is_forgotten() -> None:
+    link = link_in(UP, dialler=True)
+    assert [flap(link), flap(link), flap(link)] == [0.25, 0.5, 1.0]
+    assert flap(link, up_for_s=EARNED * 1.0 + 0.01) == 1.0
+    assert flap(link, up_for_s=EARNED * 1.0 - 0.01) == 2.0
+    link = link_in(UP, dialler=True)
+    assert [flap(link, up_for_s=1.0) for _ in range(50)] == [0.25] * 50
 
 
 def test_a_dial_that_fails_is_no_flap_and_the_first_success_still_needs_no_probation() -> None:

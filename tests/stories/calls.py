@@ -238,6 +238,23 @@ class Calls:
             work = member.broadcast(buffer, options.root, timeout=options.timeout_s)
             self.watch(rank, options, work, buffer, expected)
 
+    async def shrink(self, words: list[str]) -> None:
+        """All of a list of ranks go on in what is called so from then on."""
+        name, options = words[0], parse_options(words[1:], self.world.shape.ranks)
+        for rank in options.ranks:
+            work = self.communicator(options.communicator, rank).shrink(timeout=options.timeout_s)
+            self._tasks.append(self.watchers.create_task(self._see_shrunk(name, rank, work)))
+
+    async def _see_shrunk(self, name: str, rank: int, work: Work) -> None:
+        try:
+            handle: Communicator = await work
+        except R2cclError as error:
+            self.tell(f"rank {rank}", f"shrink() failed: {type(error).__name__}: {error}")
+            return
+        self._name(name, rank, handle)
+        self._groups[name] = handle.members
+        self.tell(f"rank {rank}", f"has {name}, of ranks {list(handle.members)}")
+
     async def barrier(self, words: list[str]) -> None:
         options, nothing = parse_options(words, self.world.shape.ranks), np.zeros(0, np.uint32)
         for rank in options.ranks:

@@ -14,6 +14,7 @@ milliseconds since all had connected. Where backup_paths is not given there are 
     recv 4MiB on 1 from 0 | any [tag 7] [of B]
     group B 0 1                                                      each of these makes it when it first calls in it
     split B 0 0 1 1                                                  all call it, with these colors: 0 is B, 1 is C
+    shrink B on 0 2                                                  they go on in B without those who are lost
     run 50ms
     cut | restore | drop rank 1 nic 0                                drop: silently
     drop | restore link 0.0 1.0                                      between two NICs
@@ -179,6 +180,7 @@ COMMANDS: dict[str, Callable[[Stage, list[str]], Awaitable[None]]] = {
     "recv": Stage.recv,
     "group": Stage.group,
     "split": Stage.split,
+    "shrink": Stage.shrink,
     "run": Stage.run,
     "cut": lambda stage, words: stage.fault("cut", words),
     "restore": lambda stage, words: stage.fault("restore", words),

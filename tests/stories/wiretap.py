@@ -20,7 +20,7 @@ from r2ccl.protocol.agreement_messages import (
     read_message,
 )
 from r2ccl.protocol.steadiness import read_steps
-from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, unpack_body
+from r2ccl.protocol.wire import Header, Kind, read_abort, read_entered, read_notice, read_shrunk, unpack_body
 from r2ccl.sim.world import World
 from r2ccl.transport.interface import Connection
 
@@ -110,6 +110,11 @@ def describe(kind: Kind, body: list[Any], letters: Mapping[int, str]) -> str:
             )
             nics = ", ".join(f"nic{nic}" for nic in notice.nics_down)
             return f"NOTICE NICs down: {nics or 'none'}; links down: {links or 'none'};"
+        case Kind.BALLOT:
+            said = read_shrunk(body)
+            vote = f", votes for {list(said.vote)}" if said.vote else ""
+            ends = "" if said.decided is None else f", decided: all ended {said.decided[0]}, any {said.decided[1]}"
+            return f"BALLOT reaches {list(said.view)}, ended {said.completed}{vote}{ends}"
         case Kind.GOODBYE:
             return f"GOODBYE completed={body[1]}{' and heard yours' if body[2] else ''}"
         case Kind.REPEAT:
