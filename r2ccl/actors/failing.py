@@ -13,6 +13,7 @@ middle of one are ended (decision 7).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -193,11 +194,11 @@ class Failing:
     def give_up(self) -> int:
         """The caller goes on without this communicator: what is unfinished fails, here alone. Returns below which
         number all operations ended well."""
-        unfinished = [*self._coordinator.running, self._coordinator.next_operation]
+        unfinished = self.first_unfinished()
         if self._abort is not None:
-            unfinished.append(self._abort.operation)
+            unfinished = min(unfinished, self._abort.operation)
         self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"), goes_on=True)
-        return min(unfinished)
+        return unfinished
 
     def peer_gone(self, gone: PeerGone) -> None:
         """A rank is dead or unreachable."""
@@ -237,7 +238,7 @@ class Failing:
             return
         self.parted.add(peer)
         # It never made this communicator, or would have said goodbye of it.
-        self.left.setdefault(peer, 0)
+        self.on_over(peer, self.left.setdefault(peer, 0))
         running = self._coordinator.running
         for number in sorted(running):
             if number in running:
@@ -257,8 +258,10 @@ class Failing:
 
     def first_unfinished(self) -> int:
         """The operation that a failure without a number of its own concerns."""
-        running = self._coordinator.running
-        return min(running) if running else self._coordinator.next_operation
+        coordinator = self._coordinator
+        # Those that wait do so behind one that runs, or for the outcome of a proposal, which may never come.
+        waiting = [operation.number for operation in itertools.islice(coordinator.waiting, 1)]
+        return min([*coordinator.running, *waiting, coordinator.next_operation])
 
     def abort_heard(self, peer: int, abort: Abort) -> None:
         """A member failed an operation: so do we, from there on."""
