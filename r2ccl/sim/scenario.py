@@ -19,6 +19,10 @@ from r2ccl.transport.memory_path import Model
 WORK_MAX = 3600
 #: No call takes more virtual time than this on one NIC.
 CALL_S_MAX = 1.0
+#: Of the worlds in which every pair keeps a path, so many live for longer, with a NIC that is lost or slow for long
+#: enough that all ranks plan anew; and for how much longer.
+LASTING_SHARE = 0.7
+LASTING_S = 2.0
 #: Every so many seeds the NICs write into the peer's memory.
 ONE_SIDED_EVERY = 3
 
@@ -121,13 +125,16 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     shape = _shape(rng, one_sided or seed % ONE_SIDED_EVERY == ONE_SIDED_EVERY - 1)
     groups = _with_programs(rng, shape, _groups(rng, shape.ranks))
     horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
+    lasting = promise is Promise.PATHS and rng.random() < LASTING_SHARE
+    if lasting:
+        horizon_s += LASTING_S
     groups = [
         dataclasses.replace(
             group, parts=tuple(_part(rng, len(group.calls), horizon_s, group.parent is not None) for _ in group.members)
         )
         for group in groups
     ]
-    faults = draw_faults(rng, shape, promise, horizon_s)
+    faults = draw_faults(rng, shape, promise, horizon_s, lasting)
     ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
     return Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]))
 
