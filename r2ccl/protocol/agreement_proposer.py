@@ -120,7 +120,7 @@ class Proposer:
         self._ballot = Ballot(0, rank)
         #: Of members that are not gone, as the yes are: it is told from their number when nobody is missing.
         self._answers: dict[int, _Answer] = {}
-        #: In the order in which they said it.
+        #: Who said yes; their order means nothing.
         self._yes: dict[int, None] = {}
         #: Set while PROPOSING.
         self.proposal: Propose | None = None
