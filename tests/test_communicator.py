@@ -283,7 +283,7 @@ def test_counts_that_differ_by_much_are_a_mismatch_for_all(counts: tuple[int, in
 
 def test_calls_that_read_alike_under_settings_that_differ_are_told_with_the_settings() -> None:
     async def story(world: World) -> None:
-        plans = world.communicators[1]._plans
+        plans = world.communicators[1]._epochs.first
         plans._agreement = plans._agreement.replace("R2CCL_EAGER_BYTES 65536", "R2CCL_EAGER_BYTES 1024")
         works = [comm.all_reduce(np.ones(10)) for comm in world.communicators]
         for work in works:
@@ -299,7 +299,7 @@ def test_calls_that_read_alike_under_settings_that_differ_are_told_with_the_sett
 
 def test_messages_under_settings_that_differ_are_told_with_the_settings() -> None:
     async def story(world: World) -> None:
-        plans = world.communicators[1]._plans
+        plans = world.communicators[1]._epochs.first
         plans._agreement = plans._agreement.replace("epoch 0", "epoch 7")
         works = [world.communicators[0].send(np.ones(10), 1), world.communicators[1].recv(np.ones(10), 0)]
         await works[0]

@@ -91,7 +91,7 @@ class Communicators:
     def epochs(self, coordinator: Coordinator, members: tuple[int, ...]) -> Epochs:
         """What a communicator's collectives are planned from, agreed on from now on. ``members`` in its own order."""
         epochs = coordinator.epochs = Epochs(
-            coordinator.communicator, members, self._shared, self._courier, coordinator.start_waiting
+            coordinator.communicator, members, self._shared, self._courier, coordinator.start_waiting, self._fit_lanes
         )
         # What failed may have earlier operations to end, held by a promise as others are: only a close ends it.
         coordinator.failing.on_failed.append(lambda error, abort: epochs.end() if abort is None else None)
@@ -99,6 +99,17 @@ class Communicators:
         if self.nic_report:
             epochs.report(self.nic_report)
         return epochs
+
+    def _fit_lanes(self) -> None:
+        """Lanes measure themselves by whole chunks: of the smallest that any plan to come cuts for the peer."""
+        sizes: dict[int, int] = {}
+        for coordinator in self.coordinators.values():
+            if coordinator.epochs is not None and coordinator.failing.error is None:
+                for peer in coordinator.peers:
+                    sizes[peer] = min(sizes.get(peer, coordinator.epochs.chunk_bytes), coordinator.epochs.chunk_bytes)
+        for peer, size in sizes.items():
+            for lane in self._courier.lanes[peer]:
+                lane.chunk_bytes = size
 
     def report(self, nic_report: bytes) -> None:
         """What this rank's NICs carry has changed."""

@@ -16,11 +16,13 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.operation import Planned
 from r2ccl.actors.planning import Plans
 from r2ccl.actors.shared import Shared
+from r2ccl.errors import InvalidTransition
+from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import Picture, announced_bandwidth, first_picture, later_picture
 from r2ccl.protocol.agreement import Adopt, Agreement, ArmTimer, Effect, Released, Tell
-from r2ccl.protocol.agreement_messages import MEMBERS_MAX, PICTURE_BYTES_MAX, REPORT_BYTES_MAX, read_message
+from r2ccl.protocol.agreement_messages import MEMBERS_MAX, PICTURE_BYTES_MAX, REPORT_BYTES_MAX, AskOutcome, read_message
 from r2ccl.protocol.steadiness import bandwidth_of, pack_steps, read_steps, step_of
-from r2ccl.protocol.wire import Kind
+from r2ccl.protocol.wire import BadFrame, Kind
 from r2ccl.topology import Member
 
 #: NICs named by the line that tells of a new epoch.
@@ -28,21 +30,31 @@ CHANGES_NAMED_MAX = 4
 
 
 class Epochs:
-    """``members``: the communicator's ranks in the job. ``released``: more operations may start."""
+    """``members``: the communicator's ranks in the job. ``released``: more operations may start. ``replanned``: from
+    now on calls are planned from another picture."""
 
     def __init__(
-        self, communicator: int, members: Sequence[int], shared: Shared, courier: Courier, released: Callable[[], None]
+        self,
+        communicator: int,
+        members: Sequence[int],
+        shared: Shared,
+        courier: Courier,
+        released: Callable[[], None],
+        replanned: Callable[[], None],
     ) -> None:
         settings = shared.settings
         self._communicator = communicator
         self._shared = shared
         self._courier = courier
         self._released = released
+        self._replanned = replanned
         self._members = tuple(members)
         self._book = [shared.members[member] for member in members]
         self._first = first_picture(self._book, settings.chunk_bytes, settings.eager_bytes)
         #: Of the first picture.
         self.first = self._plans_from(self._first)
+        #: What no chunk of the newest picture's plans exceeds.
+        self.chunk_bytes = largest_chunk_bytes(self._first)
         #: Of the newest one; calls are planned from it before they have a number.
         self.newest = self.first
         #: Of epochs that operations not started yet may still be of.
@@ -69,15 +81,12 @@ class Epochs:
         if planned.epoch != epoch:
             planned = self._plans[epoch].plan(planned.asked)
         if len(self._plans) > 1:
-            self._forget_past(operation + 1)
+            self._forget(agreement.epochs)
         return planned
 
-    def _forget_past(self, operation: int) -> None:
-        """No operation is left for epochs before that of this one."""
-        assert self._agreement is not None
-        first = self._agreement.agreed_for(operation).epoch
-        for epoch in [epoch for epoch in self._plans if epoch < first]:
-            del self._plans[epoch]
+    def _forget(self, still: Sequence[int]) -> None:
+        """No operation is left for epochs other than these: they are over, or were replaced before they began."""
+        self._plans = {epoch: plans for epoch, plans in self._plans.items() if epoch in still}
 
     @property
     def waiting(self) -> dict[str, Any] | None:
@@ -93,8 +102,18 @@ class Epochs:
     def heard(self, peer: int, body: list[Any]) -> None:
         """A member said something. Raises :class:`~r2ccl.protocol.wire.BadFrame`."""
         message = read_message(body)
-        if self._agreement is not None and not self._is_over:
-            self._perform(self._agreement.heard(peer, message, self._shared.clock.now()))
+        if self._agreement is None:
+            return
+        if self._is_over:
+            if isinstance(message, AskOutcome):
+                # Whoever is held by a promise may have nobody else to hear the outcome from.
+                self._perform(self._agreement.outcome(message, peer))
+            return
+        try:
+            effects = self._agreement.heard(peer, message, self._shared.clock.now())
+        except InvalidTransition as broken:
+            raise BadFrame(f"rank {peer} says what contradicts what was agreed: {broken}") from broken
+        self._perform(effects)
 
     def gone(self, peer: int, admitted: int) -> None:
         """A member closed or is dead, and is known to have started all operations below ``admitted``."""
@@ -102,7 +121,7 @@ class Epochs:
             self._perform(self._agreement.gone(peer, admitted, self._shared.clock.now()))
 
     def end(self) -> None:
-        """The communicator ended: nothing more is said."""
+        """The communicator ended: nothing more is said, but to who asks for an outcome."""
         self._is_over = True
 
     def _timer(self, token: int) -> None:
@@ -135,15 +154,16 @@ class Epochs:
         reports = dict(zip(sorted(self._members), agreed.picture, strict=True))
         reported = [_carried(member, reports[member.rank]) for member in self._book]
         picture = later_picture(self._first, agreed.epoch, reported)
-        before = self._seen
-        self._seen = reported
+        before, self._seen = self._seen, reported
+        self.chunk_bytes = largest_chunk_bytes(picture)
         self._plans[agreed.epoch] = self.newest = self._plans_from(picture)
         assert self._agreement is not None
-        self._forget_past(self._agreement.next_operation)
+        self._forget(self._agreement.epochs)
         self._shared.events.record(
             "replan", change=f"{agreed.epoch - 1}->{agreed.epoch}", cause=_changes(self._book, before, reported),
             first_operation=agreed.first_operation,
         )  # fmt: skip
+        self._replanned()
 
 
 def _can_agree(book: Sequence[Member]) -> bool:

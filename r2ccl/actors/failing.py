@@ -13,6 +13,7 @@ middle of one are ended (decision 7).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -188,9 +189,9 @@ class Failing:
         """The caller goes on without this communicator: what is unfinished fails, here alone. Returns below which
         number all operations ended well."""
         # Not from where others failed: what ended well here did so though it ended badly elsewhere.
-        unfinished = [*self._coordinator.running, self._coordinator.next_operation, *self._first_failed]
+        unfinished = min([self.first_unfinished(), *self._first_failed])
         self.close(CommunicatorClosed("the communicator was shrunk to the ranks that are left"), goes_on=True)
-        return min(unfinished)
+        return unfinished
 
     def peer_gone(self, gone: PeerGone) -> None:
         """A rank is dead or unreachable."""
@@ -238,7 +239,7 @@ class Failing:
             return
         self.parted.add(peer)
         # It never made this communicator, or would have said goodbye of it.
-        self.left.setdefault(peer, 0)
+        self.on_over(peer, self.left.setdefault(peer, 0))
         running = self._coordinator.running
         for number in sorted(running):
             if number in running:
@@ -258,8 +259,10 @@ class Failing:
 
     def first_unfinished(self) -> int:
         """The operation that a failure without a number of its own concerns."""
-        running = self._coordinator.running
-        return min(running) if running else self._coordinator.next_operation
+        coordinator = self._coordinator
+        # Those that wait do so behind one that runs, or for the outcome of a proposal, which may never come.
+        waiting = [operation.number for operation in itertools.islice(coordinator.waiting, 1)]
+        return min([*coordinator.running, *waiting, coordinator.next_operation])
 
     def abort_heard(self, peer: int, abort: Abort) -> None:
         """A member failed an operation: so do we, from there on."""

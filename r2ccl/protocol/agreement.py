@@ -68,6 +68,7 @@ from typing import assert_never
 
 from r2ccl.protocol.agreement_messages import (
     MEMBERS_MAX,
+    NUMBER_MAX,
     PICTURE_BYTES_MAX,
     REPORT_BYTES_MAX,
     Accepted,
@@ -166,9 +167,9 @@ class Agreement:
         return self._voter.may_admit(operation)
 
     @property
-    def next_operation(self) -> int:
-        """All below it have been admitted."""
-        return self._voter.admitted
+    def epochs(self) -> list[int]:
+        """Those that operations not admitted yet may be planned in, as far as is known."""
+        return self._voter.epochs
 
     def admitted(self, operation: int) -> None:
         """It was numbered and planned, from what ``agreed_for`` said in the same instant."""
@@ -204,7 +205,7 @@ class Agreement:
         if peer not in self._proposer.alive or peer == self.rank:
             return []
         proposer = self._proposer.alive[0]
-        self._voter.gone_admitted = max(self._voter.gone_admitted, admitted)
+        self._voter.gone_admitted = max(self._voter.gone_admitted, min(admitted, NUMBER_MAX))
         steps = self._proposer.gone(peer, now)
         if peer == proposer and self._report_version:
             steps += self._send_report()
@@ -214,6 +215,11 @@ class Agreement:
         """A member said this. Raises :class:`~r2ccl.protocol.wire.BadFrame` if none of ours can have."""
         self._check(peer, message)
         return self._settled(self._handle(peer, message, now), now)
+
+    def outcome(self, message: AskOutcome, peer: int) -> list[Effect]:
+        """What is known here of a proposal, for a member that asks after this one's part has ended."""
+        steps = self._voter.outcome(peer, message) if peer in self._members else []
+        return [step for step in steps if isinstance(step, Tell)]
 
     def timer_fired(self, token: int, now: float) -> list[Effect]:
         """A timer that this machine armed."""

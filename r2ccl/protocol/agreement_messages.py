@@ -21,6 +21,10 @@ PICTURE_BYTES_MAX = 48 << 10
 #: An empty report still takes two bytes of a body.
 MEMBERS_MAX = 4096
 _RANK_BITS = 32
+#: The highest number of a ballot, an epoch or an operation. No job counts that far; what is made from one by adding a
+#: little still fits a frame, and what would be higher is not said.
+NUMBER_MAX = (1 << 62) - 1
+_NUMBER_BITS = 62
 
 
 class _Tag:
@@ -208,7 +212,7 @@ def _read(kind: int, fields: list[Any]) -> Message:
         return _read_unnumbered(kind, fields)
     if kind == _Tag.WITHDRAW:
         epoch, *below = fields
-        return Withdraw(unsigned(epoch), _ballot(*below))
+        return Withdraw(_number(epoch), _ballot(*below))
     number, rank, *rest = fields
     ballot = _ballot(number, rank)
     match kind:
@@ -226,7 +230,7 @@ def _read(kind: int, fields: list[Any]) -> Message:
             return Yes(ballot)
         case _Tag.NO:
             number, rank, admitted = rest
-            return No(ballot, _ballot(number, rank), unsigned(admitted))
+            return No(ballot, _ballot(number, rank), _number(admitted))
         case _Tag.ASK_OUTCOME:
             return AskOutcome(ballot, *_numbers(1, rest))
     raise ValueError(f"no kind has the number {kind}")
@@ -235,7 +239,7 @@ def _read(kind: int, fields: list[Any]) -> Message:
 def _read_unnumbered(kind: int, fields: list[Any]) -> Message:
     if kind == _Tag.REPORT:
         version, report = fields
-        return Report(unsigned(version), _report(report))
+        return Report(_number(version), _report(report))
     if kind == _Tag.REPORTED:
         return Reported(*_numbers(1, fields))
     return Commit(_agreed(*fields))
@@ -254,11 +258,15 @@ def _agreed(epoch: Any, first_operation: Any, picture: Any) -> Agreed:
     reports = tuple(_report(report) for report in picture)
     if sum(len(report) for report in reports) > PICTURE_BYTES_MAX:
         raise ValueError("a picture over the limit")
-    return Agreed(unsigned(epoch), unsigned(first_operation), reports)
+    return Agreed(_number(epoch), _number(first_operation), reports)
+
+
+def _number(value: Any) -> int:
+    return unsigned(value, _NUMBER_BITS)
 
 
 def _ballot(number: Any, rank: Any) -> Ballot:
-    return Ballot(unsigned(number), unsigned(rank, _RANK_BITS))
+    return Ballot(_number(number), unsigned(rank, _RANK_BITS))
 
 
 def _report(value: Any) -> bytes:
@@ -271,4 +279,4 @@ def _report(value: Any) -> bytes:
 def _numbers(count: int, values: list[Any]) -> list[int]:
     if len(values) != count:
         raise ValueError(f"{len(values)} fields where {count} belong")
-    return [unsigned(value) for value in values]
+    return [_number(value) for value in values]

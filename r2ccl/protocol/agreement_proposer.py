@@ -25,10 +25,11 @@ The theory is in :mod:`r2ccl.protocol.agreement`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from r2ccl.protocol.agreement_messages import (
+    NUMBER_MAX,
     Accepted,
     Agreed,
     Ballot,
@@ -117,8 +118,10 @@ class Proposer:
         self._number = 0
         #: The current attempt's, while ASKING or PROPOSING.
         self._ballot = Ballot(0, rank)
+        #: Of members that are not gone, as the yes are: it is told from their number when nobody is missing.
         self._answers: dict[int, _Answer] = {}
-        self._yes: list[int] = []
+        #: Who said yes; their order means nothing.
+        self._yes: dict[int, None] = {}
         #: Set while PROPOSING.
         self.proposal: Propose | None = None
         #: How far S was put ahead in an attempt that came too late; 0 if none did.
@@ -143,7 +146,7 @@ class Proposer:
     @property
     def missing(self) -> list[int]:
         """For whose answer this attempt waits."""
-        answered = self._answers if self.stage is Stage.ASKING else self._yes
+        answered: Container[int] = self._answers if self.stage is Stage.ASKING else self._yes
         waits = self.stage in (Stage.ASKING, Stage.PROPOSING)
         return [member for member in self.alive if member not in answered] if waits else []
 
@@ -191,7 +194,7 @@ class Proposer:
             if peer not in self._yes:
                 # It may have admitted S before it went.
                 return [*self._withdraw(), *self._ask()]
-            self._yes.remove(peer)
+            del self._yes[peer]
             return self._if_all_said_yes()
         return []
 
@@ -206,8 +209,7 @@ class Proposer:
     def yes(self, peer: int, message: Yes) -> list[Step]:
         if self.stage is not Stage.PROPOSING or message.ballot != self._ballot or peer not in self.alive:
             return []
-        if peer not in self._yes:
-            self._yes.append(peer)
+        self._yes[peer] = None
         return self._if_all_said_yes()
 
     def no(self, message: No) -> list[Step]:
@@ -234,6 +236,8 @@ class Proposer:
 
     def _ask(self) -> list[Step]:
         self._number = max(self._number, self._voter.promised.number) + 1
+        if self._number > NUMBER_MAX:
+            return self._end()  # a member lied: there is no name left for another attempt
         self._ballot = Ballot(self._number, self.rank)
         self.stage = Stage.ASKING
         self.proposal = None
@@ -249,7 +253,7 @@ class Proposer:
         return Wake(Purpose.ROUND, min(INQUIRE_S * 2.0 ** min(self._repeats, 30), INQUIRE_MAX_S))
 
     def _if_all_answered(self, now: float) -> list[Step]:
-        if self.missing:
+        if len(self._answers) < len(self.alive):
             return []
         old = [peer for peer, answer in self._answers.items() if now - answer.heard_s > FRESH_S and peer != self.rank]
         for peer in old:
@@ -267,7 +271,8 @@ class Proposer:
         committed = self._voter.committed
         self._in_doubt = False
         if self._has_cause():
-            first = max(self._beyond_all(states) + self._choose_lead(), committed.first_operation)
+            beyond = min(self._beyond_all(states) + self._choose_lead(), NUMBER_MAX)
+            first = max(beyond, committed.first_operation)
             return self._propose(Propose(self._ballot, Agreed(committed.epoch + 1, first, self.wish), fresh=True))
         effects = self._tell(self.alive, Withdraw(committed.epoch + 1, self._ballot.successor)) if held else []
         return [*effects, *self._end()]
@@ -286,7 +291,7 @@ class Proposer:
     def _propose(self, proposal: Propose) -> list[Step]:
         self.stage = Stage.PROPOSING
         self.proposal = proposal
-        self._yes = []
+        self._yes = {}
         self._repeats = 0
         return [*self._tell(self.alive, proposal), Wake(Purpose.ROUND, self._patience_s / SENDS)]
 
@@ -301,7 +306,7 @@ class Proposer:
         return [*self._tell(self.missing, self.proposal), Wake(Purpose.ROUND, delay_s)]
 
     def _if_all_said_yes(self) -> list[Step]:
-        if self.missing:
+        if len(self._yes) < len(self.alive):
             return []
         assert self.proposal is not None
         commit = Commit(self.proposal.agreed)

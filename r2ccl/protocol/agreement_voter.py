@@ -115,6 +115,11 @@ class Voter:
     def committed(self) -> Agreed:
         return self._agreed[-1]
 
+    @property
+    def epochs(self) -> list[int]:
+        """Those that operations not admitted yet may run under, as far as is known."""
+        return [agreed.epoch for agreed in self._agreed]
+
     def may_admit(self, operation: int) -> bool:
         return self.accepted is None or operation < self.accepted.agreed.first_operation
 
@@ -166,11 +171,10 @@ class Voter:
             return []
         if self.admitted > agreed.first_operation or agreed.first_operation < self.committed.first_operation:
             raise InvalidTransition(f"{agreed} was committed after {self.committed} and {self.admitted} operations")
-        if self._agreed[-1].first_operation == agreed.first_operation:
-            del self._agreed[-1]  # no operation is left for it
-        self._agreed.append(agreed)
-        if len(self._agreed) > 1 and agreed.first_operation <= self.admitted:
-            del self._agreed[:-1]
+        # Those that no operation is left for are forgotten. In one step: others look at the newest from their threads.
+        begun = agreed.first_operation <= self.admitted
+        earlier = () if begun else (one for one in self._agreed if one.first_operation < agreed.first_operation)
+        self._agreed = [*earlier, agreed]
         self.void_below = NO_BALLOT
         return [Adopt(agreed), *self._free()]
 

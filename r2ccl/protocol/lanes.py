@@ -144,6 +144,7 @@ class Lane:
         #: All and only chunks that were put on this lane and are not settled, oldest first.
         self.outstanding: dict[Parcel, None] = {}
         self.outstanding_bytes = 0
+        #: Of a whole chunk. It is set anew when plans cut others.
         self.chunk_bytes = chunk_bytes
         #: Bytes per second, smoothed.
         self.bandwidth = bandwidth

@@ -29,6 +29,8 @@ LEAVE_STEPS = 2.2
 HOLD_S = 1.0
 #: So many measurements make a bandwidth; of fewer in the second, one could be a freak.
 MEASUREMENTS_MIN = 3
+#: If none follows for so long, they were a freak: whoever waits for what comes of them waits no more.
+FORGET_S = 2.0
 #: A step is told as a byte, and 0 says down: the highest is 10^19 bytes/s.
 STEP_MAX = 254
 
@@ -69,7 +71,7 @@ def _fits(step: int | None, bandwidth_bytes_s: float | None, within_steps: float
 class Steadiness:
     """The judge of one NIC."""
 
-    __slots__ = ("_candidate", "_measurements", "_since_s", "step")
+    __slots__ = ("_candidate", "_measured_at_s", "_measurements", "_since_s", "step")
 
     def __init__(self, step: int | None) -> None:
         #: What holds and may be told; None: down.
@@ -78,6 +80,7 @@ class Steadiness:
         self._candidate: int | None = None
         self._since_s: float | None = None
         self._measurements = 0
+        self._measured_at_s = 0.0
 
     @property
     def due_s(self) -> float | None:
@@ -94,6 +97,7 @@ class Steadiness:
             self._since_s = now
             self._measurements = 0
         self._measurements += 1
+        self._measured_at_s = now
         return self.settle(now)
 
     def settle(self, now: float) -> bool:
@@ -101,6 +105,8 @@ class Steadiness:
         if self._since_s is None or now - self._since_s < HOLD_S:
             return False
         if self._candidate is not None and self._measurements < MEASUREMENTS_MIN:
+            if now - self._measured_at_s >= FORGET_S:
+                self._since_s = None
             return False
         self.step = self._candidate
         self._since_s = None

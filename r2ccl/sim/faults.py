@@ -32,6 +32,8 @@ Nic = tuple[int, int]
 #: wait until the next, an echo, and the time that a rank may be frozen meanwhile.
 SETTLE_MARGIN_S = 0.8
 FREEZE_S = 0.25
+#: A NIC that is lost or slow for so long makes all ranks plan anew: what they agree on must have held for a second.
+LASTING_S = (1.3, 2.5)
 FOREVER = float("inf")
 
 
@@ -109,9 +111,11 @@ def slowest_bytes_s(piece_bytes: int, ranks: int) -> float:
     return piece_bytes * 2 * ranks / 0.020
 
 
-def draw_faults(rng: random.Random, shape: Shape, promise: Promise, horizon_s: float) -> tuple[Fault, ...]:
-    """Faults that keep the promise, in the order in which they begin."""
-    return tuple(sorted(_Faults(rng, shape, promise, horizon_s).draw(), key=lambda fault: fault.at_s))
+def draw_faults(
+    rng: random.Random, shape: Shape, promise: Promise, horizon_s: float, lasting: bool
+) -> tuple[Fault, ...]:
+    """Faults that keep the promise, in the order in which they begin. ``lasting``: one of a NIC lasts, if it may."""
+    return tuple(sorted(_Faults(rng, shape, promise, horizon_s).draw(lasting), key=lambda fault: fault.at_s))
 
 
 class _Faults:
@@ -126,8 +130,10 @@ class _Faults:
         self._promised = list(self._keep_promise())
         self._faults = list(self._promised)
 
-    def draw(self) -> list[Fault]:
+    def draw(self, lasting: bool) -> list[Fault]:
         """The promise's own faults, and others that fit it."""
+        if lasting:
+            self._faults += [fault for fault in self._lasting() if self._is_allowed(fault)]
         at_s = self._rng.uniform(0, self._horizon_s)
         for _ in range(self._rng.choice((2, 4, 8, 14))):
             if self._rng.random() < 0.5:
@@ -175,8 +181,19 @@ class _Faults:
                 kind = rng.choice((FaultKind.SILENT_LINK, FaultKind.SILENT_DIRECTION))
                 yield Fault(kind, at_s + rng.uniform(0, 0.05), FOREVER, (one, mine), (other, theirs))
 
+    def _lasting(self) -> Iterator[Fault]:
+        kind = self._rng.choice((FaultKind.CUT, FaultKind.SILENT_NIC, FaultKind.BANDWIDTH))
+        at_s = self._rng.uniform(0, self._horizon_s / 4)
+        until_s = at_s + self._rng.uniform(*LASTING_S)
+        yield Fault(kind, at_s, until_s, self._nic(), None, self._slowest() if kind is FaultKind.BANDWIDTH else 0.0)
+
+    def _slowest(self) -> float:
+        """The factor of a NIC's bandwidth that no look takes for silence."""
+        burst = burst_bytes(self._shape.model.piece_bytes, self._shape.settings.chunk_bytes, self._shape.one_sided)
+        return slowest_bytes_s(burst, self._shape.ranks) / self._shape.model.bandwidth_bytes_s
+
     def _candidate(self, at_s: float) -> Iterator[Fault]:
-        rng, shape = self._rng, self._shape
+        rng = self._rng
         kind = rng.choices([kind for kind in FaultKind if kind is not FaultKind.KILL], (30, 20, 10, 10, 10, 8, 6, 6))[0]
         one, other = self._nic(), self._nic()
         for_s = 10 ** rng.uniform(-2.5, 0.4)
@@ -193,9 +210,7 @@ class _Faults:
         elif kind is FaultKind.LATENCY:
             yield Fault(kind, at_s, at_s + for_s, one, None, rng.choice((0.001, 0.005, 0.012)))
         elif kind is FaultKind.BANDWIDTH:
-            burst = burst_bytes(shape.model.piece_bytes, shape.settings.chunk_bytes, shape.one_sided)
-            slowest = slowest_bytes_s(burst, shape.ranks)
-            yield Fault(kind, at_s, at_s + for_s, one, None, slowest / shape.model.bandwidth_bytes_s)
+            yield Fault(kind, at_s, at_s + for_s, one, None, self._slowest())
         elif rng.random() < 0.3:  # a flap
             for _ in range(rng.randint(2, 5)):
                 down_s, up_s = rng.uniform(0.001, 0.2), rng.uniform(0.001, 0.5)

@@ -32,6 +32,10 @@ WORK_MAX = 3600
 CALL_S_MAX = 1.0
 #: A limit of calls that no fault makes them reach: more than all that a world may take.
 TIMEOUT_S = 120.0
+#: Of the worlds in which every pair keeps a path, so many live for longer, with a NIC that is lost or slow for long
+#: enough that all ranks plan anew; and for how much longer.
+LASTING_SHARE = 0.7
+LASTING_S = 2.0
 #: Every so many seeds the NICs write into the peer's memory.
 ONE_SIDED_EVERY = 3
 
@@ -168,6 +172,9 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     shape = dataclasses.replace(shape, settings=_relays(random.Random(f"relays of {seed}"), shape.settings))
     groups = _with_timeouts(seed, _with_programs(rng, shape, _groups(rng, shape.ranks)))
     horizon_s = 0.05 + _busy_s(shape, groups) * rng.uniform(0.5, 1.5) + rng.choice((0.0, 0.3, 1.5))
+    lasting = promise is Promise.PATHS and rng.random() < LASTING_SHARE
+    if lasting:
+        horizon_s += LASTING_S
     groups = [
         dataclasses.replace(
             group, parts=tuple(_part(rng, len(group.calls), horizon_s, group.parent is not None) for _ in group.members)
@@ -177,7 +184,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     late = None
     if promise is Promise.LATE:
         late, groups[0] = _late(seed, groups[0])
-    faults = draw_faults(rng, shape, promise, horizon_s)
+    faults = draw_faults(rng, shape, promise, horizon_s, lasting)
     ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
     scenario = Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]), late=late)
     return dataclasses.replace(scenario, aftermath=draw_aftermath(seed, shape)) if promise.ends_badly else scenario

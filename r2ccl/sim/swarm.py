@@ -39,6 +39,7 @@ class Verdict:
     chunks: int
     resent_chunks: int
     failovers: int
+    epoch: int
     ended_well: int
     ended_badly: int
     virtual_s: float
@@ -74,6 +75,7 @@ def judge(seed: int, one_sided: bool = False, verbose: bool = False) -> Verdict:
         chunks=first.chunks,
         resent_chunks=first.resent_chunks,
         failovers=first.failovers,
+        epoch=first.epoch,
         ended_well=first.ended_well,
         ended_badly=first.ended_badly,
         virtual_s=round(first.virtual_s, 6),
@@ -155,11 +157,12 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
         name: sum(getattr(verdict, name) for verdict in verdicts)
         for name in ("chunks", "resent_chunks", "failovers", "ended_well", "ended_badly", "virtual_s")
     }
+    replanned = sum(verdict.epoch > 0 for verdict in verdicts)
     verdict = f"{len(failed)} FAILED: {', '.join(map(str, failed))}" if failed else "all green"
     return (
         f"{len(verdicts)} worlds, {verdict}; {total['ended_well']} operations ended well, "
         f"{total['ended_badly']} failed as they had to; {total['chunks']} chunks, {total['resent_chunks']} resent, "
-        f"{total['failovers']} failovers; {total['virtual_s']:.0f} s of virtual time"
+        f"{total['failovers']} failovers, {replanned} worlds planned anew; {total['virtual_s']:.0f} s of virtual time"
     )
 
 

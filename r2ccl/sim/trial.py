@@ -75,6 +75,8 @@ class Outcome:
     chunks: int
     resent_chunks: int
     failovers: int
+    #: The highest that any operation was planned in.
+    epoch: int
     virtual_s: float
     #: Operations that ended well and badly, over all ranks.
     ended_well: int
@@ -408,6 +410,7 @@ class Trial:
             chunks=sum(delivery.total for delivery in self.deliveries),
             resent_chunks=sum(total["resent_chunks"] for total in totals if isinstance(total, dict)),
             failovers=self._failovers,
+            epoch=max((epoch for delivery in self.deliveries for epoch in delivery.epochs.values()), default=0),
             virtual_s=self._finished_at_s,
             ended_well=self._ended_well,
             ended_badly=self._ended_badly,

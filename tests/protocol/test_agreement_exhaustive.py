@@ -304,7 +304,7 @@ def _a_proposal_goes_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (Budget(ranks=2, operations=2, rounds=3, polls=0, deaths=1), 12_000),
         (Budget(ranks=2, operations=1, rounds=4, polls=1, deaths=1), 14_000),
         (Budget(ranks=3, operations=1, rounds=1, polls=0, deaths=0), 2_500),
-        (Budget(ranks=3, operations=1, rounds=1, polls=0, deaths=1), 40_000),
+        (Budget(ranks=3, operations=1, rounds=1, polls=0, deaths=1), 35_000),
     ],
     ids=repr,
 )

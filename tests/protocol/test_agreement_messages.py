@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from r2ccl.protocol.agreement_messages import (
     MEMBERS_MAX,
+    NUMBER_MAX,
     PICTURE_BYTES_MAX,
     REPORT_BYTES_MAX,
     Accepted,
@@ -31,7 +32,7 @@ from r2ccl.protocol.agreement_messages import (
 )
 from r2ccl.protocol.wire import CONTROL_BYTES_MAX, BadFrame, Kind, pack_control, unpack_body
 
-numbers = st.integers(0, 2**64 - 1)
+numbers = st.integers(0, NUMBER_MAX)
 reports = st.binary(max_size=40)
 ballots = st.builds(Ballot, numbers, st.integers(0, 2**32 - 1))
 agreed = st.builds(Agreed, numbers, numbers, st.lists(reports, max_size=5).map(tuple))
@@ -97,7 +98,7 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message, more: bool) ->
         [1, 1, b"x" * (REPORT_BYTES_MAX + 1)],
         [3, -1, 0, 0],
         [3, 1, 1 << 32, 0],
-        [3, 1 << 64, 0, 0],
+        [3, NUMBER_MAX + 1, 0, 0],
         [5, 1, 0, 1, 0, [b""], 1],
         [8, 1, 0, [b""] * (MEMBERS_MAX + 1)],
         [8, 1, 0, [b"x" * REPORT_BYTES_MAX] * (PICTURE_BYTES_MAX // REPORT_BYTES_MAX + 1)],
@@ -111,7 +112,7 @@ def test_what_no_member_says_is_refused(body: list[Any]) -> None:
 
 @pytest.mark.parametrize("members", [1, 48, MEMBERS_MAX])
 def test_the_largest_answer_fits_a_frame(members: int) -> None:
-    largest = 2**64 - 1
+    largest = NUMBER_MAX
     picture = (b"x" * min(REPORT_BYTES_MAX, PICTURE_BYTES_MAX // members),) * members
     ballot = Ballot(largest, 2**32 - 1)
     answer = State(ballot, largest, largest, largest, Accepted(ballot, Agreed(largest, largest, picture)))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r2ccl.protocol.steadiness import (
+    FORGET_S,
     HOLD_S,
     STEP_MAX,
     Steadiness,
@@ -63,6 +64,18 @@ def test_two_measurements_make_no_bandwidth() -> None:
     assert not nic.settle(1.0)
     assert not nic.measured(GBIT / 10, 1.5)
     assert nic.measured(GBIT / 10, 1.6)
+
+
+def test_too_few_measurements_are_forgotten_and_waited_for_no_more() -> None:
+    nic = Steadiness(step_of(GBIT))
+    assert not nic.measured(GBIT / 10, 0.0)
+    assert not nic.measured(GBIT / 10, 0.5)
+    assert not nic.settle(0.5 + FORGET_S - 0.01)
+    assert nic.due_s is not None
+    assert not nic.settle(0.5 + FORGET_S)
+    assert nic.due_s is None
+    assert not nic.measured(GBIT / 10, 3.0)
+    assert nic.step == step_of(GBIT)
 
 
 def test_down_needs_one_word_and_a_second() -> None:
