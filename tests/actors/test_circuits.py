@@ -37,6 +37,27 @@ def test_a_circuit_that_lost_a_frame_ends_and_the_next_one_carries_on() -> None:
     relayed_world(story)
 
 
+def test_circuits_that_end_as_soon_as_they_are_made_are_not_made_a_thousand_times_a_second() -> None:
+    async def story(world: World) -> None:
+        port = world.runtimes[1]._relay_port
+        established = port.established
+
+        def tapped(connection: Connection) -> None:
+            established(connection)
+            world.loop.call_later(0.005, connection.abort)
+
+        port.established = tapped  # type: ignore[method-assign]
+        world.fabric.cut((0, 0))
+        world.fabric.cut((1, 1))
+        await asyncio.sleep(2.0)
+        made = [event for event in world.runtimes[0].shared.events.since(0) if event.name == "relayed"]
+        assert 2 < len(made) <= 2.0 / world.shape.settings.redial_s + 1
+        port.established = established  # type: ignore[method-assign]
+        await all_reduce(world)
+
+    relayed_world(story)
+
+
 def test_a_frame_that_overtakes_the_answer_is_an_answer() -> None:
     async def story(world: World) -> None:
         listen(world, 0, lambda frame: frame.word is not Word.ANSWER)

@@ -104,6 +104,21 @@ def test_when_the_relay_loses_a_leg_another_rank_takes_over(one_sided: bool) -> 
     relayed_world(story, ranks=4, one_sided=one_sided)
 
 
+def test_a_relay_watches_the_leg_that_it_sends_nothing_of_its_own_on() -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        group = [await communicator.new_group([0, 1]) for communicator in world.communicators[:2]]
+        x = np.ones(1 << 18, np.float32), np.ones(1 << 18, np.float32)
+        # Between two beats of idle links, which would find it out, too.
+        await asyncio.sleep(1.2 - world.clock.now() % 1.0)
+        began_s = world.clock.now()
+        world.fabric.silent_drop_link((carrier(world, 0, 1), 0), (1, 0))
+        await asyncio.gather(*(member.all_reduce(part) for member, part in zip(group, x, strict=True)))
+        assert world.clock.now() - began_s < 0.4
+
+    relayed_world(story, ranks=4, relay_patience_s=100.0)
+
+
 def test_a_relay_that_stands_still_is_left_for_one_that_does_not() -> None:
     async def story(world: World) -> None:
         await part(world)
