@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from r2ccl.errors import PeerLost
+from r2ccl.ids import RELAY_NIC
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.wire import Kind
 from r2ccl.sim.world import World
@@ -90,6 +91,39 @@ def test_the_end_that_does_not_dial_asks_the_other_to() -> None:
     relayed_world(story)
 
 
+def test_what_a_relay_may_still_hold_is_fenced_before_hardware_writes_it_elsewhere() -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        running = asyncio.ensure_future(all_reduce(world))
+        courier = world.runtimes[0].courier
+        await asyncio.sleep(0.004)
+        assert any(lane.outstanding for lane in courier.lanes[1])
+        world.runtimes[0]._relay_port.dismiss(1, "not needed")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (1, RELAY_NIC, RELAY_NIC) in courier._unfenced
+        await running
+        assert not courier._unfenced
+
+    relayed_world(story, one_sided=True)
+
+
+def test_a_peer_that_does_not_know_yet_hears_by_the_relay_which_links_are_lost() -> None:
+    async def story(world: World) -> None:
+        world.fabric.cut((0, 0))
+        await asyncio.sleep(1.2 - world.clock.now() % 1.0)
+        world.fabric.silent_drop_link((0, 1), (1, 1))
+        sent, received = np.ones(1000, np.uint8), np.zeros(1000, np.uint8)
+        sending = world.communicators[0].send(sent, 1)
+        await asyncio.sleep(0.15)
+        link = world.runtimes[1].ports[1].links[0, 1]
+        assert (link.session.state, link.session.cause) == (LinkState.DOWN, "rank 0 gave it up")
+        await asyncio.gather(sending, world.communicators[1].recv(received, 0))
+        assert received.tolist() == sent.tolist()
+
+    relayed_world(story)
+
+
 @pytest.mark.parametrize("one_sided", [False, True], ids=["frames", "one-sided"])
 def test_when_the_relay_loses_a_leg_another_rank_takes_over(one_sided: bool) -> None:
     async def story(world: World) -> None:
@@ -104,7 +138,7 @@ def test_when_the_relay_loses_a_leg_another_rank_takes_over(one_sided: bool) -> 
     relayed_world(story, ranks=4, one_sided=one_sided)
 
 
-def test_a_relay_watches_the_leg_that_it_sends_nothing_of_its_own_on() -> None:
+def test_a_leg_that_goes_silent_is_found_by_those_who_use_it_and_not_by_the_next_idle_beat() -> None:
     async def story(world: World) -> None:
         await part(world)
         group = [await communicator.new_group([0, 1]) for communicator in world.communicators[:2]]
