@@ -139,8 +139,6 @@ class RelayConnection:
             if header.kind != Kind.CHUNK:
                 raise BadFrame("a control frame fails its checksum")
             receiver.spoiled(self, header)
-        elif header.kind == Kind.RELAYED:
-            raise BadFrame("a relayed frame in a relayed frame: not one hop")
         elif header.kind != Kind.CHUNK:
             receiver.control(self, header, payload)
         elif len(payload) <= WHOLE_BYTES_MAX:

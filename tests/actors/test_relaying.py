@@ -4,89 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
-from r2ccl.actors.circuits import RelayConnection
-from r2ccl.actors.links import Link
-from r2ccl.actors.relaying import CONTROL_QUEUE_BYTES_MAX
 from r2ccl.errors import PeerLost
 from r2ccl.ids import RELAY_NIC
 from r2ccl.protocol.nic_session import LinkState
-from r2ccl.protocol.relay import RelayedFrame, Word, pack_relayed
-from r2ccl.protocol.wire import HEADER_BYTES, Kind, pack_control, pack_header
-from r2ccl.sim.loop import run
-from r2ccl.sim.world import Shape, World
-from r2ccl.transport.interface import Connection, Loss, Purpose
-from r2ccl.transport.memory_path import Model
-from tests.simulated import together
-
-Story = Callable[[World], Awaitable[None]]
-#: Some 20 ms for an all-reduce of three ranks.
-BYTES = 4 << 20
-MODEL = Model(bandwidth_bytes_s=500e6)
-
-
-def relayed_world(
-    story: Story, ranks: int = 3, nics: int = 2, one_sided: bool = False, closes: bool = True, **settings: Any
-) -> None:
-    """Play in a world whose rails are networks of their own, so that there is no way from one to another."""
-
-    async def main() -> None:
-        shape = Shape(ranks, nics, one_sided=one_sided, model=MODEL)
-        shape = Shape(ranks, nics, 0, one_sided, shape.settings.replace(**settings), MODEL)
-        world = World(shape)
-        names = [(rank, nic) for rank in range(ranks) for nic in range(nics)]
-        for one, other in itertools.combinations(names, 2):
-            if one[1] != other[1]:
-                world.fabric.silent_drop_link(one, other)
-        await world.start()
-        await story(world)
-        if closes:
-            await world.close()
-            assert [list(runtime.relays.device.circuits) for runtime in world.runtimes] == [[]] * ranks
-
-    run(main())
-
-
-async def all_reduce(world: World, size: int = BYTES) -> list[bytes]:
-    """On all ranks; what each got, which must be the sum."""
-    inputs = [np.arange(size // 4, dtype=np.uint32) * np.uint32(rank + 3) for rank in range(len(world.runtimes))]
-    right = sum(inputs[1:], inputs[0].copy()).tobytes()
-    results = [x.copy() for x in inputs]
-    await together(world, lambda communicator: communicator.all_reduce(results[communicator.rank]))
-    assert [x.tobytes() == right for x in results] == [True] * len(results)
-    return [x.tobytes() for x in results]
-
-
-def relayed(world: World, rank: int, peer: int) -> Link | None:
-    return world.runtimes[rank]._relay_port.links.get((peer, RELAY_NIC))
-
-
-def carrier(world: World, rank: int, peer: int) -> int:
-    """Who carries between the two."""
-    link = relayed(world, rank, peer)
-    assert link is not None
-    assert isinstance(link.bulk, RelayConnection)
-    assert link.bulk.way is not None
-    return link.bulk.way.carrier
-
-
-def carried(world: World) -> list[int]:
-    return [runtime.shared.counters.relayed_bytes for runtime in world.runtimes]
-
-
-async def part(world: World) -> None:
-    """Ranks 0 and 1 lose different NICs, in the middle of an operation, which ends well."""
-    running = asyncio.ensure_future(all_reduce(world))
-    await asyncio.sleep(0.002)
-    world.fabric.cut((0, 0))
-    await asyncio.sleep(0.002)
-    world.fabric.cut((1, 1))
-    await running
+from r2ccl.protocol.wire import Kind
+from r2ccl.sim.world import World
+from tests.actors.relayed_worlds import (
+    BYTES,
+    all_reduce,
+    carried,
+    carrier,
+    part,
+    relayed,
+    relayed_world,
+)
 
 
 @pytest.mark.parametrize("one_sided", [False, True], ids=["frames", "one-sided"])
@@ -156,6 +91,39 @@ def test_the_end_that_does_not_dial_asks_the_other_to() -> None:
     relayed_world(story)
 
 
+def test_what_a_relay_may_still_hold_is_fenced_before_hardware_writes_it_elsewhere() -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        running = asyncio.ensure_future(all_reduce(world))
+        courier = world.runtimes[0].courier
+        await asyncio.sleep(0.004)
+        assert any(lane.outstanding for lane in courier.lanes[1])
+        world.runtimes[0]._relay_port.dismiss(1, "not needed")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (1, RELAY_NIC, RELAY_NIC) in courier._unfenced
+        await running
+        assert not courier._unfenced
+
+    relayed_world(story, one_sided=True)
+
+
+def test_a_peer_that_does_not_know_yet_hears_by_the_relay_which_links_are_lost() -> None:
+    async def story(world: World) -> None:
+        world.fabric.cut((0, 0))
+        await asyncio.sleep(1.2 - world.clock.now() % 1.0)
+        world.fabric.silent_drop_link((0, 1), (1, 1))
+        sent, received = np.ones(1000, np.uint8), np.zeros(1000, np.uint8)
+        sending = world.communicators[0].send(sent, 1)
+        await asyncio.sleep(0.15)
+        link = world.runtimes[1].ports[1].links[0, 1]
+        assert (link.session.state, link.session.cause) == (LinkState.DOWN, "rank 0 gave it up")
+        await asyncio.gather(sending, world.communicators[1].recv(received, 0))
+        assert received.tolist() == sent.tolist()
+
+    relayed_world(story)
+
+
 @pytest.mark.parametrize("one_sided", [False, True], ids=["frames", "one-sided"])
 def test_when_the_relay_loses_a_leg_another_rank_takes_over(one_sided: bool) -> None:
     async def story(world: World) -> None:
@@ -168,6 +136,21 @@ def test_when_the_relay_loses_a_leg_another_rank_takes_over(one_sided: bool) -> 
         assert carrier(world, 0, 1) == carrier(world, 1, 0) == 5 - first
 
     relayed_world(story, ranks=4, one_sided=one_sided)
+
+
+def test_a_leg_that_goes_silent_is_found_by_those_who_use_it_and_not_by_the_next_idle_beat() -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        group = [await communicator.new_group([0, 1]) for communicator in world.communicators[:2]]
+        x = np.ones(1 << 18, np.float32), np.ones(1 << 18, np.float32)
+        # Between two beats of idle links, which would find it out, too.
+        await asyncio.sleep(1.2 - world.clock.now() % 1.0)
+        began_s = world.clock.now()
+        world.fabric.silent_drop_link((carrier(world, 0, 1), 0), (1, 0))
+        await asyncio.gather(*(member.all_reduce(part) for member, part in zip(group, x, strict=True)))
+        assert world.clock.now() - began_s < 0.4
+
+    relayed_world(story, ranks=4, relay_patience_s=100.0)
 
 
 def test_a_relay_that_stands_still_is_left_for_one_that_does_not() -> None:
@@ -271,181 +254,3 @@ def test_with_two_ranks_there_is_nobody_to_ask() -> None:
         assert world.runtimes[0].all_ports == world.runtimes[0].ports
 
     relayed_world(story, ranks=2)
-
-
-def listen(world: World, rank: int, passes: Callable[[RelayedFrame], bool]) -> None:
-    """Let a rank hear only some of the relayed frames that are for it."""
-    device = world.runtimes[rank].relays.device
-    hear = device.heard
-
-    def tapped(link: Link, frame: RelayedFrame, payload: Any) -> None:
-        if passes(frame):
-            hear(link, frame, payload)
-
-    device.heard = tapped  # type: ignore[method-assign]
-
-
-def test_a_frame_that_overtakes_the_answer_is_an_answer() -> None:
-    async def story(world: World) -> None:
-        listen(world, 0, lambda frame: frame.word is not Word.ANSWER)
-        world.fabric.cut((0, 0))
-        world.fabric.cut((1, 1))
-        received = np.zeros(1000, np.uint8)
-        sent = np.arange(1000, dtype=np.uint32).astype(np.uint8)
-        await asyncio.gather(world.communicators[1].send(sent, 0), world.communicators[0].recv(received, 1))
-        assert received.tolist() == sent.tolist()
-        await all_reduce(world)
-
-    relayed_world(story)
-
-
-def test_a_dial_that_comes_late_by_a_slow_rank_makes_no_circuit() -> None:
-    async def story(world: World) -> None:
-        await part(world)
-        device = world.runtimes[1].relays.device
-        circuits = dict(device.circuits)
-        for circuit in circuits.values():
-            for number in range(circuit.number + 1):
-                bulk_of(world, 2, 1).send(pack_relayed(Word.DIAL, 0, 1, number, purpose=circuit.purpose), b"")
-        await asyncio.sleep(0.001)
-        assert device.circuits == circuits
-
-    relayed_world(story)
-
-
-def test_a_circuit_that_is_being_made_ends_with_the_last_link_to_those_who_were_asked() -> None:
-    async def story(world: World) -> None:
-        device = world.runtimes[0].relays.device
-        world.fabric.freeze(2)
-        circuit = device.dial(1, RELAY_NIC, device.nic.endpoint, Purpose.PROBE)
-        assert list(circuit.asked) == [2]
-        world.fabric.cut((0, 0))
-        world.fabric.cut((0, 1))
-        await asyncio.sleep(0.001)
-        assert circuit.is_over
-        world.fabric.thaw(2)
-        for nic in range(2):
-            world.fabric.restore((0, nic))
-        await all_reduce(world)
-
-    relayed_world(story)
-
-
-def test_a_circuit_that_nobody_can_carry_ends_at_once() -> None:
-    async def story(world: World) -> None:
-        device = world.runtimes[0].relays.device
-        for nic in range(2):
-            world.fabric.cut((1, nic))
-        await asyncio.sleep(0.2)
-        circuit = device.dial(1, RELAY_NIC, device.nic.endpoint, Purpose.PROBE)
-        await asyncio.sleep(0.001)
-        assert circuit.is_over
-        for nic in range(2):
-            world.fabric.restore((1, nic))
-        await all_reduce(world)
-
-    relayed_world(story)
-
-
-# What others may send.
-
-
-def bulk_of(world: World, rank: int, peer: int) -> Any:
-    (link, *_) = world.runtimes[rank].courier.links_up(peer)
-    return link.bulk
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        pack_relayed(Word.FRAME, 1, 3, 9),  # for another: two hops
-        pack_relayed(Word.FRAME, 0, 2, 9),  # to us, who are linked
-        pack_relayed(Word.FRAME, 0, 7, 9),  # to nobody
-        pack_header(Kind.RELAYED, 0, 0, step=77, source=0, target=1),
-    ],
-    ids=["for another", "to a neighbour", "to nobody", "no such word"],
-)
-def test_a_frame_that_no_rank_would_send_ends_the_link_that_brought_it(header: bytes) -> None:
-    async def story(world: World) -> None:
-        bulk = bulk_of(world, 0, 2)
-        bulk.send(header, b"")
-        await asyncio.sleep(0.001)
-        events = world.runtimes[2].shared.events.since(0)
-        assert [event.fields["cause"] for event in events if event.fields.get("change") == "UP->DOWN"] == ["bad frame"]
-        await all_reduce(world)
-
-    relayed_world(story, ranks=4)
-
-
-def test_a_frame_of_a_circuit_that_is_not_known_is_answered_with_its_end() -> None:
-    async def story(world: World) -> None:
-        heard: list[Word] = []
-
-        def passes(frame: RelayedFrame) -> bool:
-            heard.append(frame.word)
-            return True
-
-        listen(world, 0, passes)
-        bulk_of(world, 0, 2).send(pack_relayed(Word.FRAME, 0, 1, 99, number=1, payload_bytes=3), b"abc")
-        await asyncio.sleep(0.001)
-        assert heard == [Word.END]
-
-    relayed_world(story)
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b"",
-        pack_header(Kind.CHUNK, 0, 100),  # says more than there is
-        pack_relayed(Word.FRAME, 0, 1, 2),  # a relay within a relay
-        pack_header(Kind.NOTICE, 1, 1, payload_checksum=5) + b"x",
-        b"".join(pack_control(Kind.NOTICE, 0, 1, ["nonsense"])),
-        bytes(HEADER_BYTES),
-    ],
-    ids=["nothing", "too short", "a relay within", "a wrong checksum", "a notice that is none", "no header"],
-)
-def test_nonsense_on_a_circuit_ends_the_circuit_and_not_the_link_that_brought_it(frame: bytes) -> None:
-    async def story(world: World) -> None:
-        await part(world)
-        link = relayed(world, 0, 1)
-        assert link is not None
-        circuit: Any = link.bulk
-        losses: list[Loss] = []
-        port = world.runtimes[1]._relay_port
-        lost = port.lost
-
-        def tapped(connection: Connection, loss: Loss, detail: str) -> None:
-            losses.append(loss)
-            lost(connection, loss, detail)
-
-        port.lost = tapped  # type: ignore[method-assign]
-        number = circuit.circuit.send(len(frame), world.clock.now())
-        world.runtimes[0].relays.device.say(circuit.way, circuit.way.bulk, Word.FRAME, circuit, number, frame)
-        await asyncio.sleep(0.5)
-        assert losses[0] is Loss.BAD_FRAME
-        assert len(world.runtimes[1].courier.links_up(2)) == 1, "rank 2's link was not touched"
-        await all_reduce(world)
-
-    relayed_world(story)
-
-
-def test_a_relay_whose_control_connection_is_stuck_says_that_there_is_no_way() -> None:
-    async def story(world: World) -> None:
-        await part(world)
-        link = relayed(world, 0, 1)
-        assert link is not None
-        way = world.runtimes[2].relays.way_to(1)
-        assert way is not None
-        world.fabric.freeze(1)
-        for _ in range(2 + CONTROL_QUEUE_BYTES_MAX // 60_000):
-            way.control.send(*pack_control(Kind.BEAT, 2, 1, ["x" * 60_000]))
-        assert link.is_up
-        assert link.control is not None
-        link.control.send(*pack_control(Kind.BEAT, 0, 1, []))
-        await asyncio.sleep(0.001)
-        assert not link.is_up
-        world.fabric.thaw(1)
-        await all_reduce(world)
-
-    relayed_world(story)

@@ -41,7 +41,7 @@ def links_to(ranks: Ranks, rank: int, peer: int) -> dict[str, str]:
 def first_relayed_ms(ranks: Ranks, rank: int, since_s: float) -> float:
     """From a moment until a chunk that was relayed arrives."""
     moments = [moment for moment, nic, _ in ranks[rank].ask("arrivals") if nic == RELAY_NIC and moment >= since_s]
-    return float((min(moments) - since_s) * 1e3)
+    return float(min(moments) - since_s) * 1e3
 
 
 def rate(stream: RunningStream) -> float:
