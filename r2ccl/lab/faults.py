@@ -6,11 +6,20 @@ nobody is told. (Disabling the bridge port would do too, but the kernel enables 
 Frames that already stand in the far end's queue still arrive, for at most rails.QUEUE_S.
 
 The two are independent: a NIC may be down and silenced at once, and comes back when both are undone.
+
+The rest are smaller or nearer faults: the host's own end goes down, the NIC loses its address, only what the NIC
+receives vanishes, or some packets do, at random and in both directions. The last two are rules of nftables where
+packets come in, at the host's end and the switch's, because a sender hears of what is dropped on its way out.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
+
 from r2ccl.clock import MonotonicClock
+from r2ccl.errors import UsageError
 from r2ccl.lab.namespaces import Namespace
 from r2ccl.lab.rails import Port
 
@@ -35,10 +44,89 @@ def undrop(switch: Namespace, port: Port) -> float:
     return _set(switch, port, master=port.bridge_index)
 
 
-def _set(switch: Namespace, port: Port, **change: object) -> float:
-    def on_the_switch() -> float:
+def near_end_down(port: Port) -> float:
+    """The host's own end goes down, as by ``ip link set nic0 down``; returns when."""
+    return _set_near_end(port, "down")
+
+
+def near_end_up(port: Port) -> float:
+    """Undo it; returns when."""
+    return _set_near_end(port, "up")
+
+
+def take_address(port: Port) -> float:
+    """The NIC loses its address; returns when."""
+    return _on(port.host, lambda: port.host.netlink.flush_addr(index=port.host_index))
+
+
+def give_address(port: Port, address: str) -> float:
+    """And gets it, or another; returns when."""
+    return _on(port.host, lambda: port.host.netlink.addr("add", index=port.host_index, address=address, prefixlen=24))
+
+
+def deafen(port: Port, near_end: str) -> float:
+    """What the NIC should receive vanishes, what it sends arrives; returns when."""
+    return _nft(port.host, _drop_incoming(near_end, "drop"))
+
+
+def lose(switch: Namespace, port: Port, near_end: str, far_end: str, share: float) -> float:
+    """A share of the packets vanishes at random, in each direction; returns when.
+
+    A packet is what the emulated wire carries at once, up to 64 KiB of a TCP stream, so large losses in few places.
+    """
+    some = f"numgen random mod 10000 < {round(share * 10000)} drop"
+    _nft(switch, _drop_incoming(far_end, some))
+    return _nft(port.host, _drop_incoming(near_end, some))
+
+
+def hear(port: Port, near_end: str) -> float:
+    """Undo :func:`deafen`; returns when."""
+    return _nft(port.host, f"delete table netdev {_table(near_end)}")
+
+
+def unlose(switch: Namespace, port: Port, near_end: str, far_end: str) -> float:
+    """Undo :func:`lose`; returns when."""
+    _nft(switch, f"delete table netdev {_table(far_end)}")
+    return _nft(port.host, f"delete table netdev {_table(near_end)}")
+
+
+def _drop_incoming(interface: str, rule: str) -> str:
+    hook = f"type filter hook ingress device {interface} priority 0;"
+    return f"table netdev {_table(interface)} {{ chain incoming {{\n{hook}\n{rule}\n}}\n}}\n"
+
+
+def _table(interface: str) -> str:
+    return f"lab_{interface}"
+
+
+def _nft(namespace: Namespace, rules: str) -> float:
+    """Apply rules in one transaction, which takes two or three milliseconds; returns when that began."""
+    command = shutil.which("nft")
+    if command is None:
+        raise UsageError("this fault needs nftables: apt-get install nftables")
+
+    def inside() -> float:
         now = MonotonicClock.now()
-        switch.netlink.link("set", index=port.switch_index, **change)
+        done = subprocess.run([command, "-f", "-"], input=rules.encode(), capture_output=True, check=False)
+        if done.returncode != 0:
+            raise UsageError(f"nft refused {rules!r}: {done.stderr.decode(errors='replace').strip()}")
         return now
 
-    return switch.call(on_the_switch)
+    return namespace.call(inside)
+
+
+def _set_near_end(port: Port, state: str) -> float:
+    return _on(port.host, lambda: port.host.netlink.link("set", index=port.host_index, state=state))
+
+
+def _on(namespace: Namespace, change: Callable[[], object]) -> float:
+    def inside() -> float:
+        now = MonotonicClock.now()
+        change()
+        return now
+
+    return namespace.call(inside)
+
+
+def _set(switch: Namespace, port: Port, **change: object) -> float:
+    return _on(switch, lambda: switch.netlink.link("set", index=port.switch_index, **change))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from r2ccl.cli import demo_stage
-from r2ccl.cli.demo_ranks import RankFailed, Ranks
+from r2ccl.cli.demo_ranks import RankFailed, Ranks, demo_program
 from r2ccl.cli.demo_stage import Process
 
 #: Finds its report descriptor as a rank does.
@@ -54,7 +54,8 @@ def start() -> Iterator[object]:
     opened: list[Ranks] = []
 
     def start_programs(*programs: str) -> Ranks:
-        opened.append(Ranks(ProgramsInsteadOfRanks(*programs), len(programs), 0, 1, "link-down"))
+        stage = ProgramsInsteadOfRanks(*programs)
+        opened.append(Ranks(stage, len(programs), demo_program(stage, 0, 1, "link-down")))
         return opened[-1]
 
     yield start_programs
