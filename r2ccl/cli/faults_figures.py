@@ -27,6 +27,8 @@ _CHANGE: Final = re.compile(r"(?:^| )(?![\w-]+=)(\S+->\S+)")
 _NUMBER: Final = re.compile(r"\b(rank|nic) ?\d+")
 #: Said of a path that returned.
 _RETURNS: Final = ("->UP", "DISSOLVED->BOUND")
+#: Of a lane that was spread over no other.
+_NOBODY_LEFT: Final = "survivors=none"
 #: What is recorded besides faults.
 _NO_EVIDENCE: Final = ("waiting", "admitted")
 
@@ -89,10 +91,12 @@ def first_evidence(happenings: Iterable[Happening], window: Window) -> Happening
 
 
 def last_repair(happenings: Iterable[Happening], window: Window) -> Happening | None:
-    """The last lane that found another way."""
+    """The last lane that found another way; None also where some lane found none."""
     repairs = [
         one for one in happenings if window[0] <= one.time_s <= window[1] and one.is_of_a_lane and not one.is_return
     ]
+    if any(_NOBODY_LEFT in one.text for one in repairs):
+        return None
     return max(repairs, key=lambda one: one.time_s, default=None)
 
 

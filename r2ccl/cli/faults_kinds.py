@@ -77,8 +77,6 @@ class Fault:
     settling_s: float = 0.5
     #: After the end until all is as before, besides what the links themselves report.
     recovery_s: float = 0.7
-    #: The longest gap is looked for within this long after the fault.
-    gap_window_s: float = 1.0
     #: Whether each trial has ranks of its own, with the default settings of how long a returned link must wait.
     is_alone: bool = False
     #: Such trials take long; this many for each of the others.
@@ -94,6 +92,16 @@ class Fault:
     def lasts_s(self) -> float:
         """From the first step to the last, and at least a moment."""
         return max(self.steps[-1].at_s, 1.0)
+
+    @property
+    def gap_window_s(self) -> float:
+        """The longest gap is looked for within this long after the fault; that of a stopped process has to end."""
+        return self.lasts_s if self.is_of_the_network else self.lasts_s + 1.0
+
+    @property
+    def repair_window_s(self) -> float:
+        """What is repaired later is so because of a later step."""
+        return self.steps[1].at_s if len(self.steps) > 1 else self.lasts_s
 
 
 def _nic(method: Callable[[Lab, int, int], float]) -> Act:
@@ -158,17 +166,17 @@ def _table() -> dict[str, Fault]:
             "loss", "2 % of its packets lost", _for(4.0, lose, unlose), settling_s=1.0, recovery_s=2.0, gloo_too=True,
         ),
         Fault(
-            "flaps", "20 flaps in 10 s", _flaps(down, up), settling_s=0.0, gap_window_s=FLAPS_S, is_alone=True,
+            "flaps", "20 flaps in 10 s", _flaps(down, up), settling_s=0.0, is_alone=True,
             trials_share=0.25,
         ),
         Fault("address", "address taken, and given back after 2 s", _for(HOLD_S, take, give)),
         Fault("two-nics", "two ranks lose unlike NICs: no rail is left between them", _for(3.0, _both_down, _both_up),
-              is_alone=True, gap_window_s=3.0),
+              is_alone=True),
         Fault("killed", "process killed", (Step(0.0, _signal(signal.SIGKILL)),), is_alone=True,
               is_of_the_network=False, is_death=True),
         Fault(
             "stopped", "process stopped for 10 s: no fault", _for(STOPPED_S, stop, go_on),
-            gap_window_s=STOPPED_S + 1.0, recovery_s=1.5, is_alone=True, trials_share=0.25, is_of_the_network=False,
+            recovery_s=1.5, is_alone=True, trials_share=0.25, is_of_the_network=False,
         ),
     )  # fmt: skip
     return {fault.key: fault for fault in faults}

@@ -138,7 +138,7 @@ def perform(hosts: Hosts, watch: Watch, fault: Fault, victim: Victim, operation_
             told = watch.until_lost([rank for rank in range(hosts.lab.hosts) if rank != victim.rank])
         watch.until(max(end_s, fault_s + fault.gap_window_s) + REPORTS_S)
     except RankFailed as failed:
-        error = _why(watch, failed)
+        error = why(watch, failed)
         end_s = MonotonicClock.now()
         if undone and len(undone) < len(fault.steps):
             undone[-1].act(hosts, victim)
@@ -150,7 +150,7 @@ def perform(hosts: Hosts, watch: Watch, fault: Fault, victim: Victim, operation_
     return replace(seen, error=error, wrong_elements=watch.wrong_elements() - wrong_before)
 
 
-def _why(watch: Watch, failed: RankFailed) -> str:
+def why(watch: Watch, failed: RankFailed) -> str:
     """In few words, so that alike ones can be counted."""
     told = [rank.lost[1] for rank in watch.ranks.all if rank.lost is not None]
     return told[0].partition(":")[0] if told else str(failed).partition("\n")[0]
@@ -163,11 +163,12 @@ def _seen(watch: Watch, fault: Fault, times: tuple[float, float, float], operati
     # A death is told of after its only step; of the others nothing counts that the end of the fault causes.
     evidence_until_s = until_s if fault.is_death else end_s
     first = figures.first_evidence(watch.happenings, (fault_s, evidence_until_s))
-    repaired = figures.last_repair(watch.happenings, (fault_s, min(evidence_until_s, fault_s + fault.gap_window_s)))
-    before, during = (begin_s, fault_s), (fault_s + fault.settling_s, end_s)
+    repaired = figures.last_repair(watch.happenings, (fault_s, min(evidence_until_s, fault_s + fault.repair_window_s)))
     has_gap = not fault.is_death
     gap_of = (records, fault_s, until_s, fault.gap_window_s)
-    rated = fault.is_of_the_network and during[1] > during[0]
+    gap_ms = figures.arrival_gap_ms(*gap_of) if has_gap else None
+    # What is left is measured once things go on, however long that took.
+    before, during = (begin_s, fault_s), (fault_s + max(fault.settling_s, (gap_ms or 0.0) / 1e3), end_s)
     if operation_bytes:
         before_gbit_s = bus_bandwidth_gbit_s(records, [before], operation_bytes)
         during_gbit_s = bus_bandwidth_gbit_s(records, [during], operation_bytes)
@@ -179,10 +180,10 @@ def _seen(watch: Watch, fault: Fault, times: tuple[float, float, float], operati
         detected_by=f"{first.name}: {first.cause}" if first is not None else "",
         detection_ms=figures.since_ms(fault_s, first),
         repair_ms=figures.since_ms(fault_s, repaired),
-        gap_ms=figures.arrival_gap_ms(*gap_of) if has_gap else None,
+        gap_ms=gap_ms,
         operation_gap_ms=figures.operation_gap_ms(*gap_of) if has_gap and operation_bytes else None,
         before_gbit_s=before_gbit_s,
-        during_gbit_s=during_gbit_s if rated else None,
+        during_gbit_s=during_gbit_s if fault.is_of_the_network else None,
         operations=figures.completed(records, (begin_s, until_s)) if operation_bytes else 0,
     )
 
