@@ -22,6 +22,7 @@ from r2ccl.cli import faults_options as work
 from r2ccl.cli import faults_page, faults_plot
 from r2ccl.cli.bench_machine import Load, cores_used_by_others, machine
 from r2ccl.cli.demo import why_not_namespaces
+from r2ccl.cli.demo_ranks import RankFailed
 from r2ccl.cli.faults_figures import Figures, trials_of
 from r2ccl.cli.faults_kinds import FAULTS
 from r2ccl.cli.faults_options import GLOO, MPTCP, Options
@@ -73,14 +74,14 @@ class Meter:
     def tell(self, what: str, done_s: float) -> None:
         """What runs, and how far it is by the estimate."""
         self._bar.update(self._task, description=what, completed=min(done_s, self._total_s))
-        topic = what if what.endswith(" wrong") else what.partition(":")[0]
+        topic = what if what.endswith(" wrong") else what.rpartition(":")[0]
         if not self._console.is_terminal and topic != self._said:
             self._said = topic
             self._console.print(f"{100 * done_s / max(self._total_s, 1.0):3.0f} %  {what}", soft_wrap=True)
 
 
 def perform(options: Options, console: Console, keep: Path | None) -> tuple[Results, dict[str, Any]]:
-    """All that is not done yet. Raises :class:`UsageError`."""
+    """All that is not done yet. Raises :class:`UsageError`, :class:`RankFailed`."""
     from r2ccl.lab import Lab  # not at the top: only Linux has it
 
     results = Results.open(options, keep)
@@ -168,13 +169,17 @@ def faults_command(
     if reason := why_not_namespaces():
         raise UsageError(f"no emulated hosts can be made here: {reason}")
     console.print(f"about {work.total_s(options) / 60:.0f} minutes; seed {drawn}", soft_wrap=True)
-    results, facts = perform(options, console, keep)
+    try:
+        results, facts = perform(options, console, keep)
+    except RankFailed as failed:
+        console.print(f"r2ccl faults: {failed}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     page = _write(options, results, facts, write, plot)
     if as_object:
         print(json.dumps(as_json(results, facts)))
     elif write is None:
         print(page, end="")
-    wrong, failed = faults_page.wrong_elements(results), faults_page.errors(results)
-    console.print(f"{results.random.cuts:,} random cuts, {wrong} wrong elements, {len(failed)} errors", soft_wrap=True)
-    if wrong or failed:
+    wrong, errors = faults_page.wrong_elements(results), faults_page.errors(results)
+    console.print(f"{results.random.cuts:,} random cuts, {wrong} wrong elements, {len(errors)} errors", soft_wrap=True)
+    if wrong or errors:
         raise typer.Exit(1)

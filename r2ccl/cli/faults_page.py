@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from r2ccl.cli.demo_report import IN_FLIGHT
 from r2ccl.cli.faults_figures import Figures, Spread, Trial, trials_of
 from r2ccl.cli.faults_kinds import FAULTS, Fault
 from r2ccl.cli.faults_options import GLOO, MPTCP, PLAIN, R2CCL, Options
@@ -98,8 +99,8 @@ def _where(facts: Mapping[str, Any]) -> str:
     others = facts.get("cores_used_by_others")
     busy = "" if others is None else f" Other processes used {others:.2f} cores meanwhile."
     return (
-        "Emulated hosts on one machine: {system} {release} ({architecture}), {cores} cores, TCP with {congestion_control}; "
-        "Python {python}, numpy {numpy}, uvloop {uvloop}, r2ccl {r2ccl}.".format(**facts)
+        "Emulated hosts on one machine: {system} {release} ({architecture}), {cores} cores, TCP with "
+        "{congestion_control}; Python {python}, numpy {numpy}, uvloop {uvloop}, r2ccl {r2ccl}.".format(**facts)
         + busy
     )
 
@@ -193,15 +194,13 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _left_out(results: Results) -> str:
-    lines = [f"* {who} is left out: {why}.\n" for who, why in results.left_out.items() if who in (MPTCP, GLOO, PLAIN)]
+    lines = [f"* {who} is left out: {why}.\n" for who, why in results.left_out.items() if who != "random"]
     return "\n" + "".join(lines) if lines else ""
 
 
 def _random(options: Options, results: Results) -> str:
     if not results.rounds:
         return "\n## Random cuts\n\nNone were made in this run.\n"
-    from r2ccl.cli.demo_report import IN_FLIGHT
-
     total = results.random
     rows = [
         ["cuts", f"{total.cuts:,}"],

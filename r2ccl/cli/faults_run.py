@@ -7,6 +7,7 @@ had in its place. The page and the picture are made of them alone.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,7 @@ class Results:
         kept = json.loads(file.read_text())
         if kept["options"] != options.as_json():
             raise UsageError(f"{file} is of a run with other options: {kept['options']}")
-        return cls(kept["options"], kept["trials"], kept["rounds"], kept["left_out"], file)
+        return cls(kept["options"], kept["trials"], kept["rounds"], file=file)
 
     def keep(self) -> None:
         """After each part."""
@@ -90,7 +91,7 @@ class Results:
 
 
 class Run:
-    """All parts on one lab."""
+    """All parts on one lab. What cannot be measured of others is left out; of r2ccl it is the end: RankFailed."""
 
     def __init__(self, options: Options, results: Results, lab: Lab, progress: Progress) -> None:
         self._options = options
@@ -102,7 +103,7 @@ class Run:
     def table(self) -> None:
         """Whatever is not there yet."""
         for part in work.parts(self._options):
-            if part.name not in self._results.trials and part.who not in self._results.left_out:
+            if part.name not in self._results.trials and not {part.who, part.fault.key} & set(self._results.left_out):
                 self._results.trials[part.name] = [trial.as_json() for trial in self._part(part)]
                 self._results.keep()
             self._done_s += work.part_s(self._options, part)
@@ -140,6 +141,8 @@ class Run:
                     self._on_streams(part, trials)
             except RankFailed as failed:
                 void = 0 if len(trials) > before else void + 1
+                if void >= VOID_MAX and part.who == R2CCL:
+                    raise
                 if void >= VOID_MAX:
                     self._results.left_out[part.who] = str(failed).partition("\n")[0]
                     return trials
@@ -192,7 +195,9 @@ class Run:
 
 
 def prepare_peers(lab: Lab, options: Options, results: Results) -> None:
-    """What cannot take part is left out, with the reason."""
+    """What cannot take part or be made is left out, with the reason."""
+    if shutil.which("nft") is None:
+        results.left_out["loss"] = "there is no nft (apt-get install nftables)"
     if MPTCP in options.peers:
         try:
             add_mptcp_endpoints(lab)

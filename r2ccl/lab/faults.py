@@ -7,9 +7,9 @@ Frames that already stand in the far end's queue still arrive, for at most rails
 
 The two are independent: a NIC may be down and silenced at once, and comes back when both are undone.
 
-The rest are smaller or nearer faults: the host's own end goes down, the NIC loses its address, only what the NIC
-receives vanishes, or some packets do, at random and in both directions. The last two are rules of nftables where
-packets come in, at the host's end and the switch's, because a sender hears of what is dropped on its way out.
+The rest are smaller or nearer faults: the host's own end goes down, the NIC loses its address, only what it receives
+vanishes (in a token bucket too small for any packet), or some packets do, at random and in both directions. The last
+are rules of nftables where packets come in, because a sender hears of what is dropped on its way out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from r2ccl.clock import MonotonicClock
 from r2ccl.errors import UsageError
+from r2ccl.lab import rails
 from r2ccl.lab.namespaces import Namespace
 from r2ccl.lab.rails import Port
 
@@ -64,9 +65,11 @@ def give_address(port: Port, address: str) -> float:
     return _on(port.host, lambda: port.host.netlink.addr("add", index=port.host_index, address=address, prefixlen=24))
 
 
-def deafen(port: Port, near_end: str) -> float:
+def deafen(switch: Namespace, port: Port, rate_mbit_s: float) -> float:
     """What the NIC should receive vanishes, what it sends arrives; returns when."""
-    return _nft(port.host, _drop_incoming(near_end, "drop"))
+    bucket = {**rails.bucket(rate_mbit_s), "burst": 1, "limit": 1}
+    index, handle = port.switch_index, rails.TBF_HANDLE
+    return _on(switch, lambda: switch.netlink.tc("replace", "tbf", index, handle=handle, **bucket))
 
 
 def lose(switch: Namespace, port: Port, near_end: str, far_end: str, share: float) -> float:
@@ -74,14 +77,15 @@ def lose(switch: Namespace, port: Port, near_end: str, far_end: str, share: floa
 
     A packet is what the emulated wire carries at once, up to 64 KiB of a TCP stream, so large losses in few places.
     """
-    some = f"numgen random mod 10000 < {round(share * 10000)} drop"
+    some = f"numgen random mod 10000 < {min(round(share * 10000), 9999)} drop"
     _nft(switch, _drop_incoming(far_end, some))
     return _nft(port.host, _drop_incoming(near_end, some))
 
 
-def hear(port: Port, near_end: str) -> float:
+def hear(switch: Namespace, port: Port, rate_mbit_s: float) -> float:
     """Undo :func:`deafen`; returns when."""
-    return _nft(port.host, f"delete table netdev {_table(near_end)}")
+    bucket, index = rails.bucket(rate_mbit_s), port.switch_index
+    return _on(switch, lambda: switch.netlink.tc("replace", "tbf", index, handle=rails.TBF_HANDLE, **bucket))
 
 
 def unlose(switch: Namespace, port: Port, near_end: str, far_end: str) -> float:

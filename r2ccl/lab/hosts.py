@@ -176,15 +176,15 @@ class Lab:
         return faults.near_end_up(self._ports[host, nic])
 
     def deafen(self, host: int, nic: int) -> float:
-        """Everything that the NIC should receive vanishes; what it sends arrives. Needs nftables."""
-        return faults.deafen(self._ports[host, nic], rails.interface(nic))
+        """Everything that the NIC should receive vanishes; what it sends arrives."""
+        return faults.deafen(self._the_switch, self._ports[host, nic], self.rate_mbit_s)
 
     def hear(self, host: int, nic: int) -> float:
         """Undo :meth:`deafen`."""
-        return faults.hear(self._ports[host, nic], rails.interface(nic))
+        return faults.hear(self._the_switch, self._ports[host, nic], self.rate_mbit_s)
 
     def lose(self, host: int, nic: int, share: float) -> float:
-        """A share of the packets vanishes, in both directions. Needs nftables; not together with :meth:`deafen`."""
+        """A share of the packets vanishes, in both directions. Needs nftables."""
         ends = (rails.interface(nic), rails.far_end(host, nic))
         return faults.lose(self._the_switch, self._ports[host, nic], *ends, share)
 

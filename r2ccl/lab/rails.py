@@ -94,8 +94,12 @@ def add_port(switch: Namespace, bridge_index: int, host: Namespace, host_number:
 
 def shape(switch: Namespace, port: Port, rate_mbit_s: float) -> None:
     """Limit a NIC to the rate, each direction on its own. May be called again with another rate."""
+    for namespace, index in ((switch, port.switch_index), (port.host, port.host_index)):
+        namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **bucket(rate_mbit_s))
+
+
+def bucket(rate_mbit_s: float) -> dict[str, int]:
+    """The token bucket of a rate."""
     bytes_per_s = rate_mbit_s * 1e6 / 8
     burst_bytes = max(BURST_BYTES_MIN, int(bytes_per_s * BURST_S))
-    bucket = {"rate": int(bytes_per_s), "burst": burst_bytes, "limit": burst_bytes + int(bytes_per_s * QUEUE_S)}
-    for namespace, index in ((switch, port.switch_index), (port.host, port.host_index)):
-        namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **bucket)
+    return {"rate": int(bytes_per_s), "burst": burst_bytes, "limit": burst_bytes + int(bytes_per_s * QUEUE_S)}
