@@ -24,6 +24,9 @@ from r2ccl.lab import rails
 from r2ccl.lab.namespaces import Namespace
 from r2ccl.lab.rails import Port
 
+#: Smaller than any frame, and the least that a bucket may have at the lab's rates.
+BURST_BYTES_TOO_SMALL = 40
+
 
 def link_down(switch: Namespace, port: Port) -> float:
     """Take the carrier away; returns when, on the monotonic clock."""
@@ -67,7 +70,7 @@ def give_address(port: Port, address: str) -> float:
 
 def deafen(switch: Namespace, port: Port, rate_mbit_s: float) -> float:
     """What the NIC should receive vanishes, what it sends arrives; returns when."""
-    bucket = {**rails.bucket(rate_mbit_s), "burst": 1, "limit": 1}
+    bucket = {**rails.bucket(rate_mbit_s), "burst": BURST_BYTES_TOO_SMALL, "limit": BURST_BYTES_TOO_SMALL}
     index, handle = port.switch_index, rails.TBF_HANDLE
     return _on(switch, lambda: switch.netlink.tc("replace", "tbf", index, handle=handle, **bucket))
 
