@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from r2ccl.clock import MonotonicClock
 from r2ccl.errors import UsageError
@@ -24,8 +25,8 @@ from r2ccl.lab import rails
 from r2ccl.lab.namespaces import Namespace
 from r2ccl.lab.rails import Port
 
-#: Smaller than any frame, and the least that a bucket may have at the lab's rates.
-BURST_BYTES_TOO_SMALL = 40
+#: A bucket too small for any frame; so small a one is possible at a low rate only.
+TOO_SMALL = MappingProxyType({"rate": 125_000, "burst": 40, "limit": 40})
 
 
 def link_down(switch: Namespace, port: Port) -> float:
@@ -68,11 +69,9 @@ def give_address(port: Port, address: str) -> float:
     return _on(port.host, lambda: port.host.netlink.addr("add", index=port.host_index, address=address, prefixlen=24))
 
 
-def deafen(switch: Namespace, port: Port, rate_mbit_s: float) -> float:
+def deafen(switch: Namespace, port: Port) -> float:
     """What the NIC should receive vanishes, what it sends arrives; returns when."""
-    bucket = {**rails.bucket(rate_mbit_s), "burst": BURST_BYTES_TOO_SMALL, "limit": BURST_BYTES_TOO_SMALL}
-    index, handle = port.switch_index, rails.TBF_HANDLE
-    return _on(switch, lambda: switch.netlink.tc("replace", "tbf", index, handle=handle, **bucket))
+    return _set_far_bucket(switch, port, TOO_SMALL)
 
 
 def lose(switch: Namespace, port: Port, near_end: str, far_end: str, share: float) -> float:
@@ -87,8 +86,7 @@ def lose(switch: Namespace, port: Port, near_end: str, far_end: str, share: floa
 
 def hear(switch: Namespace, port: Port, rate_mbit_s: float) -> float:
     """Undo :func:`deafen`; returns when."""
-    bucket, index = rails.bucket(rate_mbit_s), port.switch_index
-    return _on(switch, lambda: switch.netlink.tc("replace", "tbf", index, handle=rails.TBF_HANDLE, **bucket))
+    return _set_far_bucket(switch, port, rails.bucket(rate_mbit_s))
 
 
 def unlose(switch: Namespace, port: Port, near_end: str, far_end: str) -> float:
@@ -124,6 +122,11 @@ def _nft(namespace: Namespace, rules: str) -> float:
 
 def _set_near_end(port: Port, state: str) -> float:
     return _on(port.host, lambda: port.host.netlink.link("set", index=port.host_index, state=state))
+
+
+def _set_far_bucket(switch: Namespace, port: Port, bucket: Mapping[str, int]) -> float:
+    handle = rails.TBF_HANDLE
+    return _on(switch, lambda: switch.netlink.tc("replace", "tbf", port.switch_index, handle=handle, **bucket))
 
 
 def _on(namespace: Namespace, change: Callable[[], object]) -> float:

@@ -177,7 +177,7 @@ class Lab:
 
     def deafen(self, host: int, nic: int) -> float:
         """Everything that the NIC should receive vanishes; what it sends arrives."""
-        return faults.deafen(self._the_switch, self._ports[host, nic], self.rate_mbit_s)
+        return faults.deafen(self._the_switch, self._ports[host, nic])
 
     def hear(self, host: int, nic: int) -> float:
         """Undo :meth:`deafen`."""
