@@ -15,7 +15,7 @@ import re
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -54,6 +54,13 @@ class Happening:
         found = _CHANGE.search(self.text)
         return found is not None and found[1].endswith(_RETURNS)
 
+    def concerns(self, rank: int, nic: int | None) -> bool:
+        """Whether it is about this NIC of the rank, or about the rank if there is none."""
+        which = r"\d+" if nic is None else str(nic)
+        if self.rank == rank:
+            return re.search(rf"\bnic{which}\b", self.text) is not None
+        return re.search(rf"\brank ?{rank}[. ]nic ?{which}\b|\bpeer={rank}\b", self.text) is not None
+
     @property
     def is_of_a_lane(self) -> bool:
         return self.name.startswith("lane")
@@ -80,11 +87,13 @@ class Trial:
         return asdict(self)
 
 
-def first_evidence(happenings: Iterable[Happening], window: Window) -> Happening | None:
-    """What told of the fault first."""
+def first_evidence(
+    happenings: Iterable[Happening], window: Window, hit: Collection[tuple[int, int | None]]
+) -> Happening | None:
+    """What told first of a fault of these ranks' NICs."""
     evidence = [
         one for one in happenings
-        if window[0] <= one.time_s <= window[1]
+        if any(one.concerns(*each) for each in hit) and window[0] <= one.time_s <= window[1]
         and not one.is_return and not one.is_of_a_lane and one.name not in _NO_EVIDENCE
     ]  # fmt: skip
     return min(evidence, key=lambda one: one.time_s, default=None)

@@ -85,8 +85,17 @@ class Fault:
     is_of_the_network: bool = True
     #: A process dies: the others are to hear of it.
     is_death: bool = False
+    #: The other rank's NIC is hit, too.
+    hits_other: bool = False
     #: gloo hangs or dies, which takes long; the other faults differ little from these.
     gloo_too: bool = False
+
+    def hit(self, victim: Victim) -> tuple[tuple[int, int | None], ...]:
+        """(rank, NIC) of all that is hit; None: all of them."""
+        if not self.is_of_the_network:
+            return ((victim.rank, None),)
+        own, other = (victim.rank, victim.nic), (victim.other_rank, victim.other_nic)
+        return (own, other) if self.hits_other else (own,)
 
     @property
     def lasts_s(self) -> float:
@@ -171,7 +180,7 @@ def _table() -> dict[str, Fault]:
         ),
         Fault("address", "address taken, and given back after 2 s", _for(HOLD_S, take, give)),
         Fault("two-nics", "two ranks lose unlike NICs: no rail is left between them", _for(3.0, _both_down, _both_up),
-              is_alone=True),
+              is_alone=True, hits_other=True),
         Fault("killed", "process killed", (Step(0.0, _signal(signal.SIGKILL)),), is_alone=True,
               is_of_the_network=False, is_death=True),
         Fault(

@@ -142,7 +142,7 @@ def perform(hosts: Hosts, watch: Watch, fault: Fault, victim: Victim, operation_
         end_s = MonotonicClock.now()
         if undone and len(undone) < len(fault.steps):
             undone[-1].act(hosts, victim)
-    seen = _seen(watch, fault, (begin_s, fault_s, end_s), operation_bytes)
+    seen = _seen(watch, fault, victim, (begin_s, fault_s, end_s), operation_bytes)
     if fault.is_death:
         complete = len(told) == hosts.lab.hosts - 1
         seen = replace(seen, repair_ms=1e3 * (max(told) - fault_s) if complete else None)
@@ -156,13 +156,13 @@ def why(watch: Watch, failed: RankFailed) -> str:
     return told[0].partition(":")[0] if told else str(failed).partition("\n")[0]
 
 
-def _seen(watch: Watch, fault: Fault, times: tuple[float, float, float], operation_bytes: int) -> Trial:
+def _seen(watch: Watch, fault: Fault, victim: Victim, times: tuple[float, float, float], operation_bytes: int) -> Trial:
     begin_s, fault_s, end_s = times
     records = watch.ranks.records
     until_s = MonotonicClock.now()
     # A death is told of after its only step; of the others nothing counts that the end of the fault causes.
     evidence_until_s = until_s if fault.is_death else end_s
-    first = figures.first_evidence(watch.happenings, (fault_s, evidence_until_s))
+    first = figures.first_evidence(watch.happenings, (fault_s, evidence_until_s), fault.hit(victim))
     repaired = figures.last_repair(watch.happenings, (fault_s, min(evidence_until_s, fault_s + fault.repair_window_s)))
     has_gap = not fault.is_death
     gap_of = (records, fault_s, until_s, fault.gap_window_s)

@@ -53,9 +53,37 @@ HAPPENINGS = [
 
 
 def test_the_first_evidence_is_no_lane_no_return_and_nothing_from_before():
-    found = figures.first_evidence(HAPPENINGS, (1.0, 2.0))
+    found = figures.first_evidence(HAPPENINGS, (1.0, 2.0), [(1, 0)])
     assert found is HAPPENINGS[4]
     assert figures.since_ms(1.0, found) == pytest.approx(300)
+
+
+@pytest.mark.parametrize(
+    ("rank", "text", "concerns"),
+    [
+        (1, "link=nic0->rank2.nic0 UP->DOWN cause=silence", True),
+        (1, "link=nic1->rank2.nic1 UP->DOWN cause=silence", False),
+        (2, "link=nic0->rank1.nic0 UP->DOWN cause=silence", True),
+        (2, "link=nic0->rank0.nic0 UP->DOWN cause=silence", False),
+        (2, "link=nic1->rank1.nic1 UP->DOWN cause=silence", False),
+        (2, 'link=nic3->rank0.nic3 UP->DOWN cause="rank 1 nic0 is down"', True),
+        (0, "peer_gone peer=1 ALIVE->GONE cause=dead", True),
+        (0, "peer_gone peer=2 ALIVE->GONE cause=dead", False),
+        (1, "nic=nic0 UP->DOWN cause=carrier", True),
+        (2, "nic=nic0 UP->DOWN cause=carrier", False),
+    ],
+)
+def test_an_event_is_about_the_nic_that_was_hit_or_not(rank: int, text: str, concerns: bool):
+    assert Happening(1.0, rank, "event", text).concerns(1, 0) is concerns
+
+
+def test_where_a_rank_is_hit_all_its_nics_are():
+    assert Happening(1.0, 2, "link", "link=nic1->rank1.nic1 UP->DOWN cause=reset").concerns(1, None)
+    assert not Happening(1.0, 2, "link", "link=nic1->rank0.nic1 UP->DOWN cause=reset").concerns(1, None)
+
+
+def test_events_of_other_nics_are_no_evidence():
+    assert figures.first_evidence(HAPPENINGS, (1.0, 2.0), [(1, 1), (3, None)]) is None
 
 
 def test_the_repair_ends_with_the_last_lane_that_moved():
@@ -68,7 +96,7 @@ def test_where_a_lane_found_no_other_link_nothing_was_repaired():
 
 
 def test_nothing_happened_is_no_time():
-    assert figures.since_ms(1.0, figures.first_evidence([], (1.0, 2.0))) is None
+    assert figures.since_ms(1.0, figures.first_evidence([], (1.0, 2.0), [(1, 0)])) is None
 
 
 def test_the_longest_gap_of_all_ranks_counts_less_the_usual():
