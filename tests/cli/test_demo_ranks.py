@@ -98,6 +98,19 @@ def test_a_rank_that_was_killed_is_named_with_the_signal(start):
         until_ended(ranks)
 
 
+def test_a_rank_that_may_end_is_no_failure_and_what_it_was_told_is_kept(start):
+    ranks = start(
+        'report(kind="lost", time_s=3.5, error="PeerLost(dead): rank 1"); sys.exit(1)', "os.kill(os.getpid(), 9)"
+    )
+    for rank in ranks.all:
+        rank.may_end = True
+    while ranks.all[0].lost is None or any(rank.process.poll() is None for rank in ranks.all):
+        ranks.wait(0.02)
+    ranks.wait(0.02)
+    assert [rank.lost for rank in ranks.all] == [(3.5, "PeerLost(dead): rank 1"), None]
+    assert not any(rank.is_done for rank in ranks.all)
+
+
 def test_a_rank_that_ends_well_but_too_early_has_failed(start):
     ranks = start('report(kind="ready")')
     with pytest.raises(RankFailed, match="rank 0 ended with exit status 0"):
