@@ -30,6 +30,8 @@ from r2ccl.cli.faults_run import Results, Run, prepare_peers
 from r2ccl.errors import UsageError
 
 _CONGESTION_CONTROL: Final = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+#: Of failed ranks' last words, on the screen; all are in what --keep keeps.
+_DETAILS_MAX: Final = 5
 
 FAULTS_HELP = f"""Make every kind of fault on emulated hosts and see what r2ccl does about it, every element checked.
 
@@ -179,6 +181,8 @@ def faults_command(
         print(json.dumps(as_json(results, facts)))
     elif write is None:
         print(page, end="")
+    for detail in faults_page.details(results)[:_DETAILS_MAX]:
+        console.print(detail, style="dim", markup=False, soft_wrap=True)
     wrong, errors = faults_page.wrong_elements(results), faults_page.errors(results)
     console.print(f"{results.random.cuts:,} random cuts, {wrong} wrong elements, {len(errors)} errors", soft_wrap=True)
     if wrong or errors:

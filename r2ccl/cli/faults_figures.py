@@ -81,6 +81,8 @@ class Trial:
     wrong_elements: int = 0
     #: What a rank failed with, where it should not.
     error: str = ""
+    #: And all that it wrote.
+    detail: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The inverse of ``Trial(**...)``."""

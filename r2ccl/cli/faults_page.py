@@ -83,16 +83,21 @@ def page(options: Options, results: Results, facts: Mapping[str, Any], command: 
 
 def wrong_elements(results: Results) -> int:
     """Of r2ccl, everywhere."""
-    ours = [trial for name, kept in results.trials.items() if name.endswith(f"/{R2CCL}") for trial in trials_of(kept)]
-    return sum(trial.wrong_elements for trial in ours) + results.random.wrong_elements
+    return sum(trial.wrong_elements for trial in _ours(results)) + results.random.wrong_elements
 
 
 def errors(results: Results) -> list[str]:
     """Of r2ccl's ranks, everywhere, where there should be none."""
-    ours: list[Trial] = [
-        trial for name, kept in results.trials.items() if name.endswith(f"/{R2CCL}") for trial in trials_of(kept)
-    ]
-    return [trial.error for trial in ours if trial.error] + list(results.random.errors)
+    return [trial.error for trial in _ours(results) if trial.error] + list(results.random.errors)
+
+
+def details(results: Results) -> list[str]:
+    """What the ranks wrote that failed."""
+    return [trial.detail for trial in _ours(results) if trial.detail] + list(results.random.details)
+
+
+def _ours(results: Results) -> list[Trial]:
+    return [trial for name, kept in results.trials.items() if name.endswith(f"/{R2CCL}") for trial in trials_of(kept)]
 
 
 def _where(facts: Mapping[str, Any]) -> str:

@@ -115,6 +115,8 @@ class Round:
     resent_bytes: int = 0
     seconds: float = 0.0
     errors: tuple[str, ...] = ()
+    #: All that the failed ranks wrote.
+    details: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The inverse of :meth:`parse`."""
@@ -123,7 +125,7 @@ class Round:
     @classmethod
     def parse(cls, kept: dict[str, Any]) -> Round:
         """From what was kept as JSON."""
-        return cls(**{**kept, "errors": tuple(kept["errors"])})
+        return cls(**{**kept, "errors": tuple(kept["errors"]), "details": tuple(kept["details"])})
 
     @classmethod
     def sum(cls, rounds: Iterable[Round]) -> Round:
@@ -133,7 +135,7 @@ class Round:
             total = cls(
                 total.cuts + one.cuts, total.felt + one.felt, total.operations + one.operations,
                 total.wrong_elements + one.wrong_elements, total.resent_bytes + one.resent_bytes,
-                total.seconds + one.seconds, (*total.errors, *one.errors),
+                total.seconds + one.seconds, (*total.errors, *one.errors), (*total.details, *one.details),
             )  # fmt: skip
         return total
 
@@ -173,13 +175,14 @@ def play(hosts: Hosts, seed: int, cuts: int, elements: int) -> Round:
     cutter = Cutter(rng, hosts.lab.hosts, hosts.lab.nics)
     begin_s = MonotonicClock.now()
     errors: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     with running(hosts, r2ccl_program(rng.randrange(1 << 32), elements, sizes_vary=True)) as watch:
         try:
             _cut_at_random(hosts.lab, watch, cutter, cuts)
             watch.until(MonotonicClock.now() + SETTLE_S)
             watch.ranks.stop()
         except RankFailed as failed:
-            errors = (why(watch, failed),)
+            errors, details = (why(watch, failed),), (str(failed),)
             for cut in cutter.due(float("inf")):
                 _end(hosts.lab, cut)
         return Round(
@@ -190,6 +193,7 @@ def play(hosts: Hosts, seed: int, cuts: int, elements: int) -> Round:
             sum(record.resent_bytes for record in watch.ranks.records),
             MonotonicClock.now() - begin_s,
             errors,
+            details,
         )
 
 

@@ -126,7 +126,7 @@ def perform(hosts: Hosts, watch: Watch, fault: Fault, victim: Victim, operation_
     watch.forget()
     wrong_before = watch.wrong_elements()
     begin_s = fault_s = end_s = MonotonicClock.now()
-    error, told = "", list[float]()
+    error, detail, told = "", "", list[float]()
     undone = list(fault.steps)
     try:
         watch.until(begin_s + BEFORE_S)
@@ -138,7 +138,7 @@ def perform(hosts: Hosts, watch: Watch, fault: Fault, victim: Victim, operation_
             told = watch.until_lost([rank for rank in range(hosts.lab.hosts) if rank != victim.rank])
         watch.until(max(end_s, fault_s + fault.gap_window_s) + REPORTS_S)
     except RankFailed as failed:
-        error = why(watch, failed)
+        error, detail = why(watch, failed), str(failed)
         end_s = MonotonicClock.now()
         if undone and len(undone) < len(fault.steps):
             undone[-1].act(hosts, victim)
@@ -147,7 +147,7 @@ def perform(hosts: Hosts, watch: Watch, fault: Fault, victim: Victim, operation_
         complete = len(told) == hosts.lab.hosts - 1
         seen = replace(seen, repair_ms=1e3 * (max(told) - fault_s) if complete else None)
         error = error or ("" if complete else "not all ranks were told")
-    return replace(seen, error=error, wrong_elements=watch.wrong_elements() - wrong_before)
+    return replace(seen, error=error, detail=detail, wrong_elements=watch.wrong_elements() - wrong_before)
 
 
 def why(watch: Watch, failed: RankFailed) -> str:

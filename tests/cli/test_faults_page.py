@@ -127,10 +127,11 @@ def test_the_page_names_the_command_the_machine_and_the_random_cuts():
 
 def test_wrong_elements_and_errors_are_not_hidden():
     bad = results()
-    bad.trials["link-down/r2ccl"].append(measured(wrong_elements=3, error="PeerLost(unreachable)"))
+    bad.trials["link-down/r2ccl"].append(measured(wrong_elements=3, error="PeerLost(unreachable)", detail="the end"))
     bad.rounds.append(Round(wrong_elements=4, errors=("PeerLost(dead)",)).as_json())
     assert faults_page.wrong_elements(bad) == 7
     assert faults_page.errors(bad) == ["PeerLost(unreachable)", "PeerLost(dead)"]
+    assert faults_page.details(bad) == ["the end"]
     page = faults_page.page(OPTIONS, bad, FACTS, "r2ccl faults", None)
     assert row_of(page, FAULTS["link-down"].title)[0][-2:] == ["3", "3; 1 × PeerLost(unreachable)"]
     assert "| wrong elements | 4 |" in page

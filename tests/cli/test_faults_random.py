@@ -77,9 +77,10 @@ def test_a_nic_is_out_of_service_when_its_own_rank_has_lost_all_its_links():
 
 
 def test_rounds_add_up_and_survive_json():
-    rounds = [Round(10, 5, 100, 0, 7, 2.0, ("PeerLost(unreachable)",)), Round(20, 1, 50, 3, 1, 1.0)]
+    lost = (("PeerLost(unreachable)",), ("rank 1 said much",))
+    rounds = [Round(10, 5, 100, 0, 7, 2.0, *lost), Round(20, 1, 50, 3, 1, 1.0)]
     kept = [Round.parse(one.as_json()) for one in rounds]
-    assert Round.sum(kept) == Round(30, 6, 150, 3, 8, 3.0, ("PeerLost(unreachable)",))
+    assert Round.sum(kept) == Round(30, 6, 150, 3, 8, 3.0, *lost)
 
 
 def test_rounds_in_which_nothing_can_be_cut_are_hopeless():
