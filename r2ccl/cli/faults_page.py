@@ -43,6 +43,9 @@ _MEANING: Final = """
   or a second or two where r2ccl has to notice that something is slow. **of plain TCP**: as part of what plain TCP
   streams carry, one per NIC to the next host of the ring, under the same fault in the same run. That is what the NICs
   that are left can carry.
+* **Faults** are made at the switch, so that hosts find out as they would in life: link down at the far end; for
+  silence both ways the far end leaves its bridge; one way its token bucket is too small for any packet. Lost packets
+  are drawn by nftables at both ends, a packet being what the emulated wire carries at once, up to 64 KiB.
 * **Wrong**: elements, of all elements of all results on all ranks, which are all checked.
 
 Between two faults on the same ranks all links came back. So that they do so soon, those ranks had R2CCL_QUIET=0.1 and
