@@ -94,10 +94,14 @@ def perform(options: Options, console: Console, keep: Path | None) -> tuple[Resu
             run = Run(options, results, lab, meter.tell)
             run.table()
             run.random_cuts()
-    others = cores_used_by_others(load, Load.now())
+    load_after = Load.now()
+    seconds = load_after.now_s - load.now_s
+    results.seconds += seconds
+    results.others_s += seconds * (cores_used_by_others(load, load_after) or 0.0)
+    results.keep()
     facts = machine() | {
         "congestion_control": _CONGESTION_CONTROL.read_text().strip(),
-        "cores_used_by_others": None if others is None else round(others, 2),
+        "cores_used_by_others": round(results.others_s / results.seconds, 2),
     }
     return results, facts
 
@@ -129,11 +133,13 @@ def _write(options: Options, results: Results, facts: dict[str, Any], write: Pat
 
 
 def _command() -> str:
-    """As it was typed, without where the interpreters lie on this machine."""
+    """As it was typed, without where things lie on this machine."""
     arguments = list(sys.argv[1:])
-    for flag in ("--torch-python",):
-        if flag in arguments[:-1]:
-            arguments[arguments.index(flag) + 1] = "/path/to/python/with/torch"
+    if "--torch-python" in arguments[:-1]:
+        arguments[arguments.index("--torch-python") + 1] = "/path/to/python/with/torch"
+    if "--keep" in arguments[:-1]:
+        at = arguments.index("--keep")
+        del arguments[at : at + 2]
     return shlex.join(["r2ccl", *arguments]) if arguments[:1] == ["faults"] else "r2ccl faults"
 
 

@@ -104,8 +104,7 @@ def _ours(results: Results) -> list[Trial]:
 
 
 def _where(facts: Mapping[str, Any]) -> str:
-    others = facts.get("cores_used_by_others")
-    busy = "" if others is None else f" Other processes used {others:.2f} cores meanwhile."
+    busy = f" Other processes used {facts['cores_used_by_others']:.2f} cores meanwhile."
     return (
         "Emulated hosts on one machine: {system} {release} ({architecture}), {cores} cores, TCP with "
         "{congestion_control}; Python {python}, numpy {numpy}, uvloop {uvloop}, r2ccl {r2ccl}.".format(**facts)

@@ -59,6 +59,9 @@ class Results:
     rounds: list[dict[str, Any]] = field(default_factory=list)
     #: What could not be measured, and why.
     left_out: dict[str, str] = field(default_factory=dict)
+    #: How long it took so far, and CPU seconds that other processes used meanwhile.
+    seconds: float = 0.0
+    others_s: float = 0.0
     file: Path | None = None
 
     @classmethod
@@ -69,7 +72,8 @@ class Results:
         kept = json.loads(file.read_text())
         if kept["options"] != options.as_json():
             raise UsageError(f"{file} is of a run with other options: {kept['options']}")
-        return cls(kept["options"], kept["trials"], kept["rounds"], file=file)
+        seconds, others_s = kept["seconds"], kept["others_s"]
+        return cls(kept["options"], kept["trials"], kept["rounds"], seconds=seconds, others_s=others_s, file=file)
 
     def keep(self) -> None:
         """After each part."""
@@ -82,6 +86,7 @@ class Results:
         """All of it."""
         return {
             "options": dict(self.options), "trials": self.trials, "rounds": self.rounds, "left_out": self.left_out,
+            "seconds": self.seconds, "others_s": self.others_s,
         }  # fmt: skip
 
     @property

@@ -145,10 +145,11 @@ def test_what_gloo_died_of_is_no_error_of_ours():
 def test_a_run_goes_on_from_what_was_kept(tmp_path: Path):
     file = tmp_path / "kept.json"
     kept = results()
-    kept.file = file
+    kept.file, kept.seconds, kept.others_s = file, 60.0, 6.0
     kept.keep()
     again = Results.open(OPTIONS, file)
     assert again.trials == kept.trials
     assert again.random == kept.random
+    assert (again.seconds, again.others_s) == (60.0, 6.0)
     with pytest.raises(UsageError, match="other options"):
         Results.open(replace(OPTIONS, cuts=3), file)
