@@ -5,6 +5,7 @@ Every figure on it is measured; none is typed. What was not measured is said to 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,8 +28,7 @@ How each kind of fault is found, how soon it is found and repaired, and what is 
 
 ## What each fault does to r2ccl
 
-{setting} Each fault was made again and again, on every NIC of every host in turn; figures are medians, with the worst
-in parentheses.
+{setting}
 
 """
 
@@ -63,9 +63,9 @@ signal`), which is no collective but the least that moves the same bytes over bo
 _RANDOM: Final = """
 ## Random cuts
 
-All-reduces of all sizes, from one element to {elements:,}, ran without pause, {in_flight} at a time, while NICs were
-cut at random: link down at either end, silence both ways or one way, for 20 to 400 ms each, several NICs of a rail at
-once, a rail often the moment that the other was given back. Every two ranks always kept a path.
+All-reduces of all sizes, from one element to {elements:,}, ran without pause, {in_flight} at a time, while NICs were cut
+at random: link down at either end, silence both ways or one way, for 20 to 400 ms each, several NICs of a rail at once,
+a rail often the moment that the other was given back. Every two ranks always kept a path.
 
 """
 
@@ -105,7 +105,7 @@ def _ours(results: Results) -> list[Trial]:
 
 def _where(facts: Mapping[str, Any]) -> str:
     busy = f" Other processes used {facts['cores_used_by_others']:.2f} cores meanwhile."
-    return (
+    return _wrapped(
         "Emulated hosts on one machine: {system} {release} ({architecture}), {cores} cores, TCP with "
         "{congestion_control}; Python {python}, numpy {numpy}, uvloop {uvloop}, r2ccl {r2ccl}.".format(**facts)
         + busy
@@ -114,10 +114,15 @@ def _where(facts: Mapping[str, Any]) -> str:
 
 def _setting(options: Options) -> str:
     mib = options.elements * 4 / (1 << 20)
-    return (
+    return _wrapped(
         f"{options.hosts} ranks, each on a host of its own with {options.nics} NICs of {options.rate_mbit_s:g} Mbit/s; "
-        f"all-reduces of {mib:g} MiB without pause."
+        f"all-reduces of {mib:.3g} MiB without pause. Each fault was made again and again, on every NIC of every host "
+        "in turn; figures are medians, with the worst in parentheses."
     )
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False)
 
 
 _HEADINGS: Final = (
