@@ -12,7 +12,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 APT_LINE := apt-get install git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-compose check format sim bench docs clean
+.PHONY: help setup demo test test-compose check format sim bench faults docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=200   that many simulated worlds with faults"
 	@echo "make bench           all-reduce beside gloo (ARGS="--torch-python PATH" if torch is elsewhere)"
+	@echo "make faults          every kind of fault on emulated hosts, about an hour: docs/faults.md (ARGS=\"--cuts 3\": sooner)"
 	@echo "make docs            write docs/settings.md anew, and build the documentation into site/"
 	@echo "make setup | format | clean"
 
@@ -77,6 +78,9 @@ sim: $(DEV)
 
 bench: $(RUNTIME)
 	$(BIN)/r2ccl bench all_reduce -b 4 -e 128M -f 4 --seconds 0.3 --peer gloo $(ARGS)
+
+faults: $(RUNTIME)
+	$(BIN)/r2ccl faults --write docs/faults.md --plot docs/images/faults.svg $(ARGS)
 
 docs: $(DOCS)
 	$(BIN)/python scripts/settings_reference.py >docs/settings.md.new

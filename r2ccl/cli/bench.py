@@ -174,9 +174,9 @@ def _how_a_peer_goes(name: str) -> str:
     }[name]
 
 
-def perform(options: Options, out: TextIO, progress: Progress) -> tuple[list[Row], Traffic, dict[str, Any]]:
-    """The benchmark from begin to end; prints as it goes. Raises :class:`RankFailed`, :class:`UsageError`."""
-    load = Load.now()
+@contextlib.contextmanager
+def teams(options: Options) -> Iterator[tuple[Team, Team | None]]:
+    """r2ccl's ranks and the peer's, ready for turns of any collective. As :func:`perform`, raises."""
     with contextlib.ExitStack() as ending:
         directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="r2ccl-bench-")))
         ours = ending.enter_context(Team("r2ccl", options.ranks, directory, options.timeout_s))
@@ -190,10 +190,17 @@ def perform(options: Options, out: TextIO, progress: Progress) -> tuple[list[Row
             programs = peer_programs(options.peer, python, options.ranks, peer.control, inherited)
             peer.start(programs)
         ours.start(r2ccl_programs(job, inherited))
-        progress.say("starting the ranks")
         for team in (ours, peer):
             if team is not None:
                 team.meet()
+        yield ours, peer
+
+
+def perform(options: Options, out: TextIO, progress: Progress) -> tuple[list[Row], Traffic, dict[str, Any]]:
+    """The benchmark from begin to end; prints as it goes. Raises :class:`RankFailed`, :class:`UsageError`."""
+    load = Load.now()
+    progress.say("starting the ranks")
+    with teams(options) as (ours, peer):
         rows, traffic = _measure(options, ours, peer, out, progress)
     load_after = Load.now()
     others = cores_used_by_others(load, load_after)

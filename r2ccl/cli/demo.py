@@ -21,7 +21,7 @@ from rich.console import Console
 
 from r2ccl.cli import demo_plot, demo_report, demo_stage
 from r2ccl.cli.demo_faults import Fault
-from r2ccl.cli.demo_ranks import RankFailed, Ranks, tails
+from r2ccl.cli.demo_ranks import RankFailed, Ranks, demo_program, tails
 from r2ccl.cli.demo_report import Cut, PlannedCut, Summary
 from r2ccl.cli.demo_screen import Screen
 from r2ccl.cli.demo_stage import Stage
@@ -170,7 +170,8 @@ def perform(options: DemoOptions, force_loopback: bool, console: Console, plot_f
     """The demo from begin to end. Raises :class:`RankFailed`."""
     opening, title = choose_stage(options, force_loopback)
     with opening as stage, Screen(console, title, options.rate_mbit_s, options.nics, options.spares) as screen:
-        ranks = Ranks(stage, options.ranks, options.seed, options.elements, options.fault)
+        program = demo_program(stage, options.seed, options.elements, options.fault)
+        ranks = Ranks(stage, options.ranks, program)
         try:
             demo = Demo(options, stage, screen)
             run = demo.run(ranks)

@@ -47,9 +47,15 @@ class Payload:
         """Room for the data and the wish to stop."""
         return np.empty(self.elements + 1, np.float32)
 
-    def pieces(self) -> list[slice]:
+    def size_of(self, operation: int) -> int:
+        """Where sizes vary: from one element to all of them, as many small ones as large ones; alike on all ranks."""
+        rng = np.random.default_rng((self._seed, self.ranks, operation, 1))
+        return max(1, int(self.elements ** rng.random()))
+
+    def pieces(self, elements: int | None = None) -> list[slice]:
         """The data in parts, for :meth:`fill` and :meth:`wrong_elements`."""
-        return [slice(begin, min(begin + PIECE, self.elements)) for begin in range(0, self.elements, PIECE)]
+        end = self.elements if elements is None else elements
+        return [slice(begin, min(begin + PIECE, end)) for begin in range(0, end, PIECE)]
 
     def fill(self, buffer: Vector, operation: int, piece: slice) -> None:
         """Write this rank's contribution to an operation."""

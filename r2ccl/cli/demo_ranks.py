@@ -7,12 +7,12 @@ import os
 import selectors
 import subprocess
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from r2ccl.cli.demo_report import RankRecord
-from r2ccl.cli.demo_stage import Process, Stage, close_pipes, new_report_pipe, rank_program, tell
+from r2ccl.cli.demo_stage import Process, Stage, Starter, close_pipes, new_report_pipe, rank_program, tell
 from r2ccl.cli.demo_worker_options import Options
 from r2ccl.clock import MonotonicClock
 
@@ -22,6 +22,9 @@ TAIL_BYTES = 8192
 READ_BYTES = 1 << 20
 #: A rank ends by itself once its stream is over; this is for one that hangs.
 END_TIMEOUT_S = 20.0
+
+#: Of a rank's number and the descriptor for its reports: its command line.
+RankProgram = Callable[[int, int], list[str]]
 
 
 class RankFailed(Exception):
@@ -47,6 +50,10 @@ class Rank:
     record: RankRecord
     is_ready: bool = False
     is_done: bool = False
+    #: When it was told that a peer is lost, and how.
+    lost: tuple[float, str] | None = None
+    #: It was killed on purpose, or a peer was: its end is no surprise.
+    may_end: bool = False
     #: NIC -> samples in order of time.
     samples: dict[int, list[NicSample]] = field(default_factory=dict)
     #: (time, name, text) not yet taken by the screen.
@@ -64,6 +71,8 @@ class Rank:
                 self.is_done = True
             case "sample":
                 self._take_sample(report)
+            case "lost":
+                self.lost = (report["time_s"], report["error"])
             case unknown:
                 raise RankFailed(f"rank {self.number} sent a report of unknown kind {unknown!r}")
 
@@ -80,24 +89,33 @@ class Rank:
         self.events += [(time_s, name, text) for time_s, name, text in report["events"]]
 
 
+def demo_program(stage: Stage, seed: int, elements: int, fault: str) -> RankProgram:
+    """The demo's worker."""
+
+    def program(rank: int, report_descriptor: int) -> list[str]:
+        options = Options(report_descriptor, seed, elements, stage.emulate_mbit_s, fault)
+        return rank_program("r2ccl.cli.demo_worker", options.as_argument())
+
+    return program
+
+
 class Ranks:
     """All of them."""
 
-    def __init__(self, stage: Stage, ranks: int, seed: int, elements: int, fault: str) -> None:
+    def __init__(self, stage: Starter, ranks: int, program: RankProgram) -> None:
         self.all: list[Rank] = []
         self._selector = selectors.DefaultSelector()
         try:
             for number in range(ranks):
-                self._start(stage, number, seed, elements, fault)
+                self._start(stage, number, program)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, stage: Stage, number: int, seed: int, elements: int, fault: str) -> None:
+    def _start(self, stage: Starter, number: int, program: RankProgram) -> None:
         read_end, write_end = new_report_pipe()
-        options = Options(write_end, seed, elements, stage.emulate_mbit_s, fault)
         try:
-            process = stage.start(number, rank_program("r2ccl.cli.demo_worker", options.as_argument()), [write_end])
+            process = stage.start(number, program(number, write_end), [write_end])
         except BaseException:
             os.close(read_end)
             raise
@@ -126,7 +144,7 @@ class Ranks:
             rank, read = key.data
             read(rank)
         for rank in self.all:
-            if not rank.is_done and rank.process.poll() is not None:
+            if not rank.is_done and not rank.may_end and rank.process.poll() is not None:
                 self._drain(rank)
                 if not rank.is_done:
                     raise RankFailed(f"rank {rank.number} {_how_it_ended(rank.process.returncode)}{tail(rank)}")

@@ -109,13 +109,13 @@ def ranks_next_to(rank: int, ranks: int) -> list[int]:
     return sorted({(rank - 1) % ranks, rank, (rank + 1) % ranks})
 
 
-def stall_s(times: Sequence[float], cut_s: float, until_s: float) -> float:
+def stall_s(times: Sequence[float], cut_s: float, until_s: float, window_s: float = GAP_WINDOW_S) -> float:
     """The longest time between two completions that overlaps the window after the cut, less the usual one before it.
 
     ``times`` in order. The stall that is still going on when the window ends counts with its whole length, to the next
     completion or, if there is none, to ``until_s``: a rank that never went on must not look like one without a gap.
     """
-    end_s = cut_s + GAP_WINDOW_S
+    end_s = cut_s + window_s
     first, last = bisect_right(times, cut_s), bisect_left(times, end_s)
     begin_mark = times[first - 1] if first > 0 else cut_s
     end_mark = times[last] if last < len(times) else until_s

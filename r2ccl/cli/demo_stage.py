@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 Process = subprocess.Popen[Any]
 
 
-class Stage(Protocol):
+class Starter(Protocol):
+    """Whoever starts ranks."""
+
+    def start(self, rank: int, argv: Sequence[str], descriptors: Sequence[int]) -> Process:
+        """Start a rank with pipes for its standard input and errors."""
+
+
+class Stage(Starter, Protocol):
     """The place."""
 
     #: ``namespaces`` or ``loopback``, as the JSON object calls it.
     emulation: str
     #: What the ranks are told to emulate themselves; 0: nothing.
     emulate_mbit_s: float
-
-    def start(self, rank: int, argv: Sequence[str], descriptors: Sequence[int]) -> Process:
-        """Start a rank with pipes for its standard input and errors."""
 
     def cut(self, rank: int, nic: int) -> float:
         """Cut a NIC; returns when, on the monotonic clock."""
@@ -61,7 +65,7 @@ class _Namespaces:
 
     def start(self, rank: int, argv: Sequence[str], descriptors: Sequence[int]) -> Process:
         environ = self._lab.environment(rank, self._spares)
-        return self._lab.popen(rank, argv, environ, **_pipes(descriptors))
+        return self._lab.popen(rank, argv, environ, **pipes(descriptors))
 
     def cut(self, rank: int, nic: int) -> float:
         return self._cut(rank, nic)
@@ -94,7 +98,7 @@ class _Loopback:
 
     def start(self, rank: int, argv: Sequence[str], descriptors: Sequence[int]) -> Process:
         environ = {**config.environment(), **self._environment(rank)}
-        self._children[rank] = subprocess.Popen(argv, env=environ, **_pipes(descriptors))
+        self._children[rank] = subprocess.Popen(argv, env=environ, **pipes(descriptors))
         return self._children[rank]
 
     def cut(self, rank: int, nic: int) -> float:
@@ -151,7 +155,8 @@ def rank_program(module: str, argument: str) -> list[str]:
     return [sys.executable, "-m", module, argument]
 
 
-def _pipes(descriptors: Sequence[int]) -> dict[str, Any]:
+def pipes(descriptors: Sequence[int]) -> dict[str, Any]:
+    """What a rank is started with, for ``subprocess.Popen``: pipes, and what else it inherits."""
     return {
         "bufsize": 0,
         "stdin": subprocess.PIPE,

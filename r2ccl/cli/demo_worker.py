@@ -2,10 +2,10 @@
 
     python -m r2ccl.cli.demo_worker OPTIONS      (JSON, see demo_worker_options)
 
-Reports go as JSON lines to the descriptor that the options name, twenty times a second: one ``ready``, then
-``sample``, then one ``done``. Commands come as lines on standard input: ``stop``, and where the NICs are emulated by
-the faulty transport ``cut RANK NIC`` and ``restore RANK NIC``. Its end means that the parent is gone, and so ends the
-rank.
+Reports go as JSON lines to the descriptor that the options name, twenty times a second: one ``ready``, then ``sample``,
+then one ``done``, or one ``lost`` where a peer is. Commands come as lines on standard input: ``stop``, and where the
+NICs are emulated by the faulty transport ``cut RANK NIC`` and ``restore RANK NIC``. Its end means that the parent is
+gone, and so ends the rank.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Worker:
         self._comm = comm
         self._nics = nics
         self._payload = Payload(options.seed, comm.rank, comm.size, options.elements)
+        self._sizes_vary = options.sizes_vary
         self._report_descriptor = options.report_descriptor
         self._stop = asyncio.Event()
         self._ready = False
@@ -58,39 +59,49 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 sampler = tasks.create_task(self._sample_for_ever())
-                await self._stream()
+                await self._stream_or_say_who_is_lost()
                 sampler.cancel()
         finally:
             loop.remove_reader(sys.stdin.fileno())
         self._sample()
         self._report({"kind": "done"})
 
+    async def _stream_or_say_who_is_lost(self) -> None:
+        try:
+            await self._stream()
+        except r2ccl.PeerLost as lost:
+            now = MonotonicClock.now()
+            self._sample()
+            self._report({"kind": "lost", "time_s": now, "error": f"PeerLost({lost.cause}): {lost}"})
+            raise
+
     async def _stream(self) -> None:
         free = [self._payload.new_buffer() for _ in range(IN_FLIGHT)]
-        running: deque[tuple[int, Vector, r2ccl.Work]] = deque()
+        running: deque[tuple[int, Vector, Vector, r2ccl.Work]] = deque()
         stopping = False
         while running or not stopping:
             while free and not stopping:
                 buffer = free.pop()
-                await self._fill(buffer, self._operations)
-                running.append((self._operations, buffer, self._comm.all_reduce(buffer)))
+                x = buffer[: self._payload.size_of(self._operations) + 1] if self._sizes_vary else buffer
+                await self._fill(x, self._operations)
+                running.append((self._operations, buffer, x, self._comm.all_reduce(x)))
                 self._operations += 1
-            operation, buffer, work = running.popleft()
+            operation, buffer, x, work = running.popleft()
             await work
             self._completions.append(MonotonicClock.now())
-            stopping = await self._check(buffer, operation) or stopping
+            stopping = await self._check(x, operation) or stopping
             free.append(buffer)
             self._say_when_ready(operation)
 
     async def _fill(self, buffer: Vector, operation: int) -> None:
-        for piece in self._payload.pieces():
+        for piece in self._payload.pieces(len(buffer) - 1):
             self._payload.fill(buffer, operation, piece)
             await asyncio.sleep(0)
         self._payload.set_stop(buffer, self._stop.is_set())
 
     async def _check(self, buffer: Vector, operation: int) -> bool:
         """Count what is wrong; whether anybody wants to stop, which all ranks learn from the same operation."""
-        for piece in self._payload.pieces():
+        for piece in self._payload.pieces(len(buffer) - 1):
             self._wrong_elements += self._payload.wrong_elements(buffer, operation, piece)
             await asyncio.sleep(0)
         votes = self._payload.stop_votes(buffer)

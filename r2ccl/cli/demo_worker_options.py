@@ -17,6 +17,8 @@ class Options:
     emulate_mbit_s: float
     #: The cut that it plays: ``link-down`` or ``silent-drop``.
     fault: str
+    #: Whether operations are of all sizes up to ``elements``, or all of that size.
+    sizes_vary: bool = False
 
     def as_argument(self) -> str:
         """The inverse of :meth:`parse`."""

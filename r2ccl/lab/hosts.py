@@ -231,6 +231,40 @@ class Lab:
             for nic in range(self.nics)
         )
 
+    def near_end_down(self, host: int, nic: int) -> float:
+        """The host's own end of the NIC goes down."""
+        return faults.near_end_down(self._ports[host, nic])
+
+    def near_end_up(self, host: int, nic: int) -> float:
+        """Undo :meth:`near_end_down`."""
+        return faults.near_end_up(self._ports[host, nic])
+
+    def deafen(self, host: int, nic: int) -> float:
+        """Everything that the NIC should receive vanishes; what it sends arrives."""
+        return faults.deafen(self._the_switch, self._ports[host, nic])
+
+    def hear(self, host: int, nic: int) -> float:
+        """Undo :meth:`deafen`."""
+        return faults.hear(self._the_switch, self._ports[host, nic], self.rate_mbit_s)
+
+    def lose(self, host: int, nic: int, share: float) -> float:
+        """A share of the packets vanishes, in both directions. Needs nftables."""
+        ends = (rails.interface(nic), rails.far_end(host, nic))
+        return faults.lose(self._the_switch, self._ports[host, nic], *ends, share)
+
+    def unlose(self, host: int, nic: int) -> float:
+        """Undo :meth:`lose`."""
+        ends = (rails.interface(nic), rails.far_end(host, nic))
+        return faults.unlose(self._the_switch, self._ports[host, nic], *ends)
+
+    def take_address(self, host: int, nic: int) -> float:
+        """The NIC loses its address."""
+        return faults.take_address(self._ports[host, nic])
+
+    def give_address(self, host: int, nic: int) -> float:
+        """Undo :meth:`take_address`."""
+        return faults.give_address(self._ports[host, nic], self.address(host, nic))
+
     def set_rate(self, host: int, nic: int, rate_mbit_s: float) -> None:
         """Change the rate of one NIC, in both directions."""
         rails.shape(self._the_switch, self._ports[host, nic], rate_mbit_s)

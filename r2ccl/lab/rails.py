@@ -46,6 +46,11 @@ def interface(nic: int) -> str:
     return f"nic{nic}"
 
 
+def far_end(host: int, nic: int) -> str:
+    """The name of the other end of the NIC's wire, at the switch."""
+    return f"h{host}n{nic}"
+
+
 def address(host: int, nic: int) -> str:
     """A NIC's address."""
     return f"10.200.{nic}.{host + 1}"
@@ -76,10 +81,10 @@ def add_bridge(switch: Namespace, name: str) -> int:
 
 def add_port(switch: Namespace, bridge_index: int, host: Namespace, host_number: int, nic: int) -> Port:
     """The wire from a host's NIC to its rail, addressed and up."""
-    far_end, near_end = f"h{host_number}n{nic}", interface(nic)
+    other, near_end = far_end(host_number, nic), interface(nic)
     peer = {"ifname": near_end, "net_ns_fd": host.descriptor}
-    switch.call(switch.netlink.link, "add", ifname=far_end, kind="veth", peer=peer)
-    port = Port(host, host.index_of(near_end), switch.index_of(far_end), bridge_index)
+    switch.call(switch.netlink.link, "add", ifname=other, kind="veth", peer=peer)
+    port = Port(host, host.index_of(near_end), switch.index_of(other), bridge_index)
     switch.call(switch.netlink.link, "set", index=port.switch_index, master=bridge_index, state="up")
     host.call(host.netlink.addr, "add", index=port.host_index, address=address(host_number, nic), prefixlen=24)
     host.call(host.netlink.link, "set", index=port.host_index, state="up")
@@ -88,8 +93,12 @@ def add_port(switch: Namespace, bridge_index: int, host: Namespace, host_number:
 
 def shape(switch: Namespace, port: Port, rate_mbit_s: float) -> None:
     """Limit a NIC to the rate, each direction on its own. May be called again with another rate."""
+    for namespace, index in ((switch, port.switch_index), (port.host, port.host_index)):
+        namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **bucket(rate_mbit_s))
+
+
+def bucket(rate_mbit_s: float) -> dict[str, int]:
+    """The token bucket of a rate."""
     bytes_per_s = rate_mbit_s * 1e6 / 8
     burst_bytes = max(BURST_BYTES_MIN, int(bytes_per_s * BURST_S))
-    bucket = {"rate": int(bytes_per_s), "burst": burst_bytes, "limit": burst_bytes + int(bytes_per_s * QUEUE_S)}
-    for namespace, index in ((switch, port.switch_index), (port.host, port.host_index)):
-        namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **bucket)
+    return {"rate": int(bytes_per_s), "burst": burst_bytes, "limit": burst_bytes + int(bytes_per_s * QUEUE_S)}

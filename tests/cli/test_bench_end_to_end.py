@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from r2ccl.cli import bench_mptcp
+from r2ccl.cli import bench as bench_command
+from r2ccl.cli import bench_mptcp, bench_options, bench_report
 from r2ccl.cli.bench_collectives import COLLECTIVES, IN, OUT
+from r2ccl.cli.bench_options import Asked
+from r2ccl.cli.bench_report import Traffic
+from r2ccl.cli.bench_teams import Team
 
 pytestmark = pytest.mark.end_to_end
 
@@ -27,16 +34,39 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*BENCH, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def told(*arguments: str, code: int = 0) -> dict[str, Any]:
-    ended = bench(*arguments, "--json")
-    assert ended.returncode == code, ended.stderr
-    printed: dict[str, Any] = json.loads(ended.stdout)
-    return printed
+class Benches:
+    """Benchmarks of three ranks with two NICs each, all with the same ranks, which take longest to start."""
+
+    def __init__(self, ending: contextlib.ExitStack) -> None:
+        self._ending = ending
+        self._teams: dict[str | None, tuple[Team, Team | None]] = {}
+
+    def told(self, collective: str, *, peer: str | None = None, peer_python: str | None = None, **asked: Any) -> Any:
+        """What the command prints with ``--json``."""
+        options = bench_options.check(
+            Asked(
+                collective, 3, "1K", "64K", 64, iterations=3, warmup=1, root=1, nics_per_rank=2, peer=peer,
+                peer_python=peer_python, rounds=2 if peer else 1, **asked,
+            )
+        )  # fmt: skip
+        if peer not in self._teams:
+            self._teams[peer] = self._ending.enter_context(bench_command.teams(options))
+        ours, theirs = self._teams[peer]
+        before = ours.stats()
+        progress = bench_command.Progress(io.StringIO())
+        rows = list(bench_command.Bench(options, ours, theirs, progress).rows())
+        return bench_report.as_json(options, rows, Traffic.between(before, ours.stats()), {})
+
+
+@pytest.fixture(scope="module")
+def benches() -> Iterator[Benches]:
+    with contextlib.ExitStack() as ending:
+        yield Benches(ending)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_collective_is_timed_and_checked_over_two_nics(collective):
-    result = told(collective, "-n", "3", "--nics-per-rank", "2", "-r", "1", *QUICK)
+def test_every_collective_is_timed_and_checked_over_two_nics(benches, collective):
+    result = benches.told(collective)
     rows = result["rows"]
     assert len(rows) == (2 if COLLECTIVES[collective].has_data else 1)
     for row in rows:
@@ -50,17 +80,20 @@ def test_every_collective_is_timed_and_checked_over_two_nics(collective):
 
 
 @pytest.mark.parametrize(("dtype", "op"), [("bfloat16", "avg"), ("int8", "prod"), ("bool", "logical_xor")])
-def test_other_dtypes_and_ops_are_checked_too(dtype, op):
-    result = told("reduce_scatter", "-n", "3", "-d", dtype, "-o", op, "-c", "2", *QUICK)
+def test_other_dtypes_and_ops_are_checked_too(benches, dtype, op):
+    result = benches.told("reduce_scatter", dtype=dtype, op=op, checks=2)
     assert [row["type"] for row in result["rows"]] == [dtype] * 2
     assert result["wrong"] == 0
 
 
-def test_a_damaged_result_is_counted_and_ends_with_1():
-    """Three elements on each of two ranks, in each of two sizes, both forms and both checks."""
-    result = told("all_gather", "--damage", "3", "-c", "2", *QUICK, code=1)
-    assert [row["wrong"] for row in result["rows"]] == [24, 24]
-    assert result["wrong"] == 48
+def test_a_damaged_result_is_counted(benches):
+    """Three elements on each of three ranks, in each of two sizes, both forms and both checks."""
+    result = benches.told("all_gather", damage=3, checks=2)
+    assert [row["wrong"] for row in result["rows"]] == [36, 36]
+    assert result["wrong"] == 72
+
+
+def test_a_damaged_result_ends_with_1():
     table = bench("all_reduce", "--damage", "3", *QUICK)
     assert table.returncode == 1
     assert "# Out of bounds values : 12 FAILED" in table.stdout
@@ -149,9 +182,8 @@ def check_beside(result: dict[str, Any], peer: str) -> None:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_open_mpi_takes_turns_with_us(collective):
-    result = told(collective, "-n", "3", "-r", "1", "--peer", "openmpi", "--rounds", "2", *QUICK)
-    check_beside(result, "openmpi")
+def test_open_mpi_takes_turns_with_us(benches, collective):
+    check_beside(benches.told(collective, peer="openmpi"), "openmpi")
 
 
 def test_what_open_mpi_lacks_is_one_line():
@@ -160,24 +192,20 @@ def test_what_open_mpi_lacks_is_one_line():
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "sendrecv"])
-def test_plain_mptcp_takes_turns_with_us_where_the_kernel_has_it(collective):
-    asked = [collective, "-n", "3", "--peer", "mptcp", "--rounds", "2", *QUICK]
+def test_plain_mptcp_takes_turns_with_us_where_the_kernel_has_it(benches, collective):
     if bench_mptcp.is_available():
-        check_beside(told(*asked), "mptcp")
+        check_beside(benches.told(collective, peer="mptcp"), "mptcp")
     else:
-        ended = bench(*asked)
+        ended = bench(collective, "-n", "3", "--peer", "mptcp", *QUICK)
         assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
         assert "this kernel makes no MPTCP sockets" in ended.stderr
 
 
 @pytest.mark.torchrun
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_gloo_takes_turns_with_us(collective, torchrun):
+def test_gloo_takes_turns_with_us(benches, collective, torchrun):
     python = str(Path(torchrun).with_name("python"))
-    result = told(
-        collective, "-n", "3", "-r", "1", "--peer", "gloo", "--torch-python", python, "--rounds", "2", *QUICK
-    )  # fmt: skip
-    check_beside(result, "gloo")
+    check_beside(benches.told(collective, peer="gloo", peer_python=python), "gloo")
 
 
 @pytest.mark.torchrun
@@ -188,6 +216,11 @@ def test_what_gloo_lacks_is_one_line(torchrun):
     assert ended.stderr.startswith("r2ccl: gloo: all_reduce of int16: ")
 
 
-def test_iterations_can_fill_a_time():
-    result = told("all_reduce", "--seconds", "0.05", "-b", "4", "-e", "4")
+def test_iterations_can_fill_a_time_and_the_command_tells_it_beside_a_peer():
+    ended = bench(
+        "all_reduce", "--seconds", "0.05", "-b", "4", "-e", "4", "--peer", "openmpi", "--rounds", "2", "--json"
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    check_beside(result, "openmpi")
     assert 3 <= result["rows"][0]["iters"] <= 2000

@@ -93,3 +93,26 @@ def test_votes_that_cannot_be_are_no_votes(payloads: list[Payload], votes: float
     buffer = payloads[0].new_buffer()
     buffer[-1] = votes
     assert payloads[0].stop_votes(buffer) is None
+
+
+def test_where_sizes_vary_all_ranks_agree_on_each_and_all_kinds_occur(payloads: list[Payload]):
+    sizes = [payloads[0].size_of(operation) for operation in range(300)]
+    assert [payloads[2].size_of(operation) for operation in range(300)] == sizes
+    assert min(sizes) < 10
+    assert max(sizes) > ELEMENTS // 10
+    assert all(1 <= size <= ELEMENTS for size in sizes)
+
+
+def test_a_smaller_operation_is_filled_and_checked_to_its_own_end(payloads: list[Payload]):
+    size, operation = demo_payload.PIECE + 7, 12
+    result = np.zeros(size + 1, np.float32)
+    for payload in payloads:
+        buffer = payload.new_buffer()[: size + 1]
+        for piece in payload.pieces(size):
+            payload.fill(buffer, operation, piece)
+        payload.set_stop(buffer, stop=False)
+        result += buffer
+    assert sum(payloads[1].wrong_elements(result, operation, piece) for piece in payloads[1].pieces(size)) == 0
+    assert payloads[1].stop_votes(result) == 0
+    result[size - 1] += 1
+    assert sum(payloads[1].wrong_elements(result, operation, piece) for piece in payloads[1].pieces(size)) == 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from r2ccl.cli import demo_stage
-from r2ccl.cli.demo_ranks import RankFailed, Ranks
+from r2ccl.cli.demo_ranks import RankFailed, Ranks, demo_program
 from r2ccl.cli.demo_stage import Process
 
 #: Finds its report descriptor as a rank does.
@@ -54,7 +54,8 @@ def start() -> Iterator[object]:
     opened: list[Ranks] = []
 
     def start_programs(*programs: str) -> Ranks:
-        opened.append(Ranks(ProgramsInsteadOfRanks(*programs), len(programs), 0, 1, "link-down"))
+        stage = ProgramsInsteadOfRanks(*programs)
+        opened.append(Ranks(stage, len(programs), demo_program(stage, 0, 1, "link-down")))
         return opened[-1]
 
     yield start_programs
@@ -95,6 +96,19 @@ def test_a_rank_that_was_killed_is_named_with_the_signal(start):
     ranks = start("os.kill(os.getpid(), 9)")
     with pytest.raises(RankFailed, match="rank 0 was killed by signal 9 and wrote no error"):
         until_ended(ranks)
+
+
+def test_a_rank_that_may_end_is_no_failure_and_what_it_was_told_is_kept(start):
+    ranks = start(
+        'report(kind="lost", time_s=3.5, error="PeerLost(dead): rank 1"); sys.exit(1)', "os.kill(os.getpid(), 9)"
+    )
+    for rank in ranks.all:
+        rank.may_end = True
+    while ranks.all[0].lost is None or any(rank.process.poll() is None for rank in ranks.all):
+        ranks.wait(0.02)
+    ranks.wait(0.02)
+    assert [rank.lost for rank in ranks.all] == [(3.5, "PeerLost(dead): rank 1"), None]
+    assert not any(rank.is_done for rank in ranks.all)
 
 
 def test_a_rank_that_ends_well_but_too_early_has_failed(start):

@@ -50,6 +50,12 @@ def test_a_cut_that_nobody_noticed_has_no_gap():
     assert demo_report.stall_s(steady(9.0, 12.0, 0.004), 10.0, 12.0) == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_stall_may_be_looked_for_in_a_longer_window():
+    times = [*steady(9.0, 12.0, 0.004), *steady(12.5, 14.0, 0.004)]
+    assert demo_report.stall_s(times, 10.0, 14.0) == pytest.approx(0.0, abs=1e-9)
+    assert demo_report.stall_s(times, 10.0, 14.0, 3.0) == pytest.approx(0.5, abs=0.01)
+
+
 def test_only_the_ranks_next_to_the_cut_are_looked_at():
     calm, stalled = steady(9.0, 12.0, 0.004), [*steady(9.0, 10.0, 0.004), *steady(10.05, 12.0, 0.004)]
     records = [record(rank, stalled if rank == 2 else calm) for rank in range(5)]

@@ -21,7 +21,7 @@ from tests.end_to_end.ranks import Ranks, RunningStream, on_hosts, wait_until
 pytestmark = [pytest.mark.end_to_end, pytest.mark.namespaces, pytest.mark.slow]
 
 SEED = 11
-CUTS = 6
+CUTS = 3
 #: 4 MiB, as in the demo. One NIC short, ranks before the bottleneck wait in turns: one segment long, here 17 ms.
 ELEMENTS = (1 << 20) - 1
 #: Links come back soon, and flaps are forgotten soon.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 
 import pytest
+from pyroute2 import IPRoute
 
+from r2ccl.errors import UsageError
 from r2ccl.lab import Lab
 from tests.lab import wires
 
@@ -19,6 +23,17 @@ def carrier_file(lab: Lab, host: int, nic: int) -> str:
     shown = lab.popen(host, ["cat", f"/sys/class/net/nic{nic}/carrier"], stdout=subprocess.PIPE, text=True)
     out, _ = shown.communicate()
     return str(out).strip()
+
+
+def addresses(lab: Lab, host: int, nic: int) -> list[str]:
+    """IPv4 addresses of a NIC."""
+
+    def inside() -> list[str]:
+        with IPRoute() as netlink:
+            (index,) = netlink.link_lookup(ifname=f"nic{nic}")
+            return [address.get("IFA_ADDRESS") for address in netlink.get_addr(family=socket.AF_INET, index=index)]
+
+    return lab.call(host, inside)
 
 
 def test_a_link_down_takes_the_carrier_of_that_nic_only(lab: Lab):
@@ -82,3 +97,53 @@ def test_a_silent_drop_outlasts_a_link_that_goes_down_and_up(lab: Lab):
 def test_a_cut_says_when_it_was_made(lab: Lab):
     moments = [lab.link_down(0, 0), lab.link_up(0, 0), lab.silent_drop(0, 0), lab.undrop(0, 0)]
     assert moments == sorted(moments)
+
+
+def test_a_near_end_that_is_down_carries_nothing_until_it_is_up_again(lab: Lab):
+    lab.near_end_down(0, 0)
+    assert not lab.has_carrier(0, 0)
+    assert wires.carries(lab, 0, 1, 1)
+    lab.near_end_up(0, 0)
+    assert lab.has_carrier(0, 0)
+    assert wires.carries(lab, 0, 1, 0)
+
+
+def test_a_deaf_nic_is_heard_and_hears_nothing(lab: Lab):
+    # Once, so that neither has to ask for the other's hardware address.
+    assert wires.carries(lab, 0, 1, 0)
+    lab.deafen(0, 0)
+    assert wires.carries(lab, 0, 1, 0)
+    assert not wires.carries(lab, 1, 0, 0, SOON_S)
+    assert wires.carries(lab, 1, 0, 1)
+    lab.hear(0, 0)
+    assert wires.carries(lab, 1, 0, 0)
+
+
+def test_a_nic_loses_the_share_of_packets_that_it_is_told_to(lab: Lab):
+    if shutil.which("nft") is None:
+        with pytest.raises(UsageError, match="nftables"):
+            lab.lose(0, 0, 0.5)
+        return
+    assert wires.carries(lab, 0, 1, 0)
+    lab.lose(0, 0, 0.5)
+    with wires.datagram_socket(lab, 0, 0) as sender, wires.datagram_socket(lab, 1, 0) as receiver:
+        for number in range(200):
+            sender.sendto(number.to_bytes(2, "big"), receiver.getsockname())
+        receiver.settimeout(SOON_S)
+        arrived = 0
+        try:
+            while receiver.recv(10):
+                arrived += 1
+        except TimeoutError:
+            assert 40 < arrived < 160  # 100 are to be expected; six standard deviations
+    lab.unlose(0, 0)
+    assert all(wires.carries(lab, 0, 1, 0) for _ in range(20))
+
+
+def test_an_address_is_taken_and_given_back(lab: Lab):
+    assert wires.carries(lab, 0, 1, 0)
+    lab.take_address(0, 0)
+    assert addresses(lab, 0, 0) == []
+    lab.give_address(0, 0)
+    assert addresses(lab, 0, 0) == [lab.address(0, 0)]
+    assert wires.carries(lab, 0, 1, 0)
