@@ -8,8 +8,8 @@ from typing import Protocol
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol.ledger import Ledger
-from r2ccl.protocol.wire import Ack, Kind, OpenTransfer, frames_of
+from r2ccl.protocol.ledger import Ledger, frames_of
+from r2ccl.protocol.wire import Ack, Kind, OpenTransfer
 
 #: Acknowledgements that nobody waits for ride in the next chunk's header, or go out after this long.
 ACK_DELAY_S = 0.002

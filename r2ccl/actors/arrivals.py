@@ -14,8 +14,8 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.inbox import AHEAD_MAX, CHUNKS_MAX, Inbox, Landing
 from r2ccl.actors.operation import Scratch
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol.ledger import Ledger
-from r2ccl.protocol.wire import CHUNK_BYTES_MAX, Ack, BadFrame, Header, Kind, OpenTransfer, frames_of
+from r2ccl.protocol.ledger import Ledger, frames_of
+from r2ccl.protocol.wire import CHUNK_BYTES_MAX, Ack, BadFrame, Header, Kind, OpenTransfer
 from r2ccl.transport.interface import Connection
 
 #: Kept for communicators that this rank has not made, for each rank of the job: far beyond any credit. What one chunk

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from r2ccl.actors.links import Link
+from r2ccl.actors.link import Link
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import RELAY_NIC
 from r2ccl.protocol.relay import Candidates, Circuit, RelayedFrame, Word, pack_relayed

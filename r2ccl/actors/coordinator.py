@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 
@@ -205,13 +205,13 @@ class Coordinator(Actor):
 
     def _take_in(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
         if scratch is not None:
-            self._apply(operation, receive, chunk, scratch.array)
+            operation.apply(receive, chunk, scratch.array)
             self._pool.give(scratch)
         elif operation.landings is not None:
             written = operation.landings.to_reduce[receive]
             if written is not None:
                 begin = chunk * operation.planned.chunk_bytes
-                self._apply(operation, receive, chunk, written[begin:])
+                operation.apply(receive, chunk, written[begin:])
 
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None:
         """A chunk is there, in memory that is not ours."""
@@ -223,32 +223,8 @@ class Coordinator(Actor):
             operation.held[receive, chunk] = scratch
             return
         if len(payload):
-            self._apply(operation, receive, chunk, np.frombuffer(payload, np.uint8))
+            operation.apply(receive, chunk, np.frombuffer(payload, np.uint8))
         self._applied(operation, receive, chunk)
-
-    def _apply(self, operation: Operation, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy or reduce a chunk's bytes to where they belong."""
-        planned = operation.planned
-        start, stop = planned.receive_spans[receive][chunk]
-        program = planned.waits.program.receives[receive]
-        target = operation.arrays[planned.receive_arrays[receive]]
-        if program.reduce:
-            assert planned.reduce is not None
-            item = target.item_bytes
-            first, last = start // item, stop // item
-            destination = target.array[first:last]
-            received = data[: stop - start].view(destination.dtype)
-            operand = planned.operands[receive]
-            if operand is None:
-                planned.reduce(destination, received, program.received_first)
-            else:
-                array, shift = operand
-                own = operation.arrays[array].array[first + shift : last + shift]
-                planned.reduce(destination, received, program.received_first, own)
-        elif planned.receive_pieces[receive]:
-            operation.scatter(receive, data.data[: stop - start])
-        else:
-            target.bytes[start:stop] = data.data[: stop - start]
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine

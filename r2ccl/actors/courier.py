@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from r2ccl.actors.links import Link, Port
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.hedging import Hedger, HedgingLimits, Path
 from r2ccl.protocol.lanes import Lane, Parcel, pick_lane

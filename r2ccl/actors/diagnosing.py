@@ -14,8 +14,9 @@ from typing import Any, assert_never
 
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.knocking import Knocker
+from r2ccl.actors.link import Link
 from r2ccl.actors.link_log import NO_LOSS
-from r2ccl.actors.links import Link, Port
+from r2ccl.actors.links import Port
 from r2ccl.actors.messages import PeerGone
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId

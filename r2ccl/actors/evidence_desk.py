@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.links import Link, Port
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared, nominal_bandwidth
 from r2ccl.protocol.evidence import Began, Divert, Effect, Ended, Evidence, Kind, Restore
 

@@ -14,7 +14,8 @@ from typing import assert_never
 from r2ccl.actors.actor import Actor, Mailbox
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.evidence_desk import EvidenceDesk
-from r2ccl.actors.links import Link, Port
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import Port
 from r2ccl.actors.messages import (
     ConnectionEnded,
     DialRefused,
@@ -29,7 +30,7 @@ from r2ccl.actors.messages import (
     PeerGone,
 )
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol import liveness, nic_session
+from r2ccl.protocol import liveness, session_events
 from r2ccl.protocol.health import Health, OwnStall
 from r2ccl.protocol.liveness import PeerLiveness
 from r2ccl.protocol.wire import Kind, Notice, pack_control
@@ -125,7 +126,7 @@ class HealthMonitor(Actor):
         health = link.health.judge(control, bulk, now)
         if health is Health.RED and not late:
             link.watched = link.is_late = False
-            port.step(link, nic_session.Withdrawn("silence"))
+            port.step(link, session_events.Withdrawn("silence"))
             return
         self._suspect(link, health is Health.YELLOW and not late)
         owes = link.lane is not None and bool(link.lane.outstanding)
@@ -256,9 +257,9 @@ class HealthMonitor(Actor):
             for link in [link for link in port.links.values() if link.id.peer == peer]:
                 theirs = link.id.remote_nic
                 if theirs in down - before:
-                    port.step(link, nic_session.Withdrawn(f"rank {peer} nic{theirs} is down", by_peer=True))
+                    port.step(link, session_events.Withdrawn(f"rank {peer} nic{theirs} is down", by_peer=True))
                 elif theirs in before - down:
-                    port.step(link, nic_session.Encouraged(usable=port.is_up))
+                    port.step(link, session_events.Encouraged(usable=port.is_up))
                 if (theirs, port.nic.index) in told:
                     self._link_given_up(port, link, told[theirs, port.nic.index])
         if told and self._shared.one_sided:
@@ -270,7 +271,7 @@ class HealthMonitor(Actor):
         if incident <= self._incidents.get(key, 0):
             return
         self._incidents[key] = incident
-        port.step(link, nic_session.Withdrawn(f"rank {link.id.peer} gave it up", by_peer=True))
+        port.step(link, session_events.Withdrawn(f"rank {link.id.peer} gave it up", by_peer=True))
 
     # Peers.
 

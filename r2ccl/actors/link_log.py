@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from r2ccl.actors.links import DIRECT_AGAIN, PEER_LEFT, Link
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import DIRECT_AGAIN, PEER_LEFT
 from r2ccl.protocol.nic_session import SURRENDERED
 from r2ccl.telemetry.event_log import EventLog
 

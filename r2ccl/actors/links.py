@@ -8,21 +8,19 @@ are carried out here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
+from r2ccl.actors.link import Link
+from r2ccl.actors.receivers import Arrivals, RelayedFrames, Switchboard
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
-from r2ccl.protocol import nic_session as session
-from r2ccl.protocol.evidence import LinkEvidence, load_level
+from r2ccl.protocol import session_events as session
 from r2ccl.protocol.health import LinkHealth
-from r2ccl.protocol.lanes import Lane
-from r2ccl.protocol.lookout import Lookout
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.paths import is_rail
 from r2ccl.protocol.wire import Header, Kind, pack_control, read_echo, unpack_body
-from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.topology import Member
-from r2ccl.transport.interface import Connection, Device, Loss, PathSample, Purpose
+from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 
 #: Why a link is out of service whose peer said goodbye or is gone.
 PEER_LEFT = "peer left"
@@ -30,116 +28,6 @@ PEER_LEFT = "peer left"
 DIRECT_AGAIN = "a direct link is up"
 #: A plain number, because every frame's kind is compared with it.
 _RELAYED: Final = Kind.RELAYED.value
-
-
-class Link:
-    """A (local NIC, remote NIC) pair towards one peer, with its connections."""
-
-    __slots__ = (
-        "beaten_at_s",
-        "bulk",
-        "checks",
-        "control",
-        "counters",
-        "dials",
-        "evidence",
-        "health",
-        "is_late",
-        "is_rail",
-        "id",
-        "lane",
-        "lookout",
-        "session",
-        "watched",
-    )
-
-    def __init__(
-        self,
-        link_id: LinkId,
-        machine: NicSession,
-        health: LinkHealth,
-        evidence: LinkEvidence,
-        counters: LinkCounters,
-        checks: bool,
-        is_rail: bool = True,
-    ) -> None:
-        self.id = link_id
-        #: It joins NICs of equal index. Others stand by (``protocol.paths``).
-        self.is_rail = is_rail
-        self.session = machine
-        self.health = health
-        #: What speaks against it while it is not silent, and what was seen of it since the last look.
-        self.evidence = evidence
-        self.lookout = Lookout()
-        self.counters = counters
-        #: Chunks on it carry checksums.
-        self.checks = checks
-        self.control: Connection | None = None
-        self.bulk: Connection | None = None
-        #: Connections being made; all and only those whose end has not been reported.
-        self.dials: list[Connection] = []
-        #: The lane that it serves.
-        self.lane: Lane | None = None
-        #: A beat is on its way: look again soon.
-        self.watched = False
-        #: Bytes are in flight and nothing was heard for half the time that makes it silent: control goes by others.
-        self.is_late = False
-        self.beaten_at_s = 0.0
-
-    @property
-    def is_up(self) -> bool:
-        return self.session.state is LinkState.UP
-
-    def route(self) -> None:
-        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route); to be called when
-        either changes, and when it got a lane."""
-        if self.lane is not None:
-            self.lane.is_diverted = self.is_late or self.evidence.is_diverted
-
-    def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
-        """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""
-        lane = self.lane
-        load = load_level(lane.outstanding_bytes, lane.window_bytes) if lane is not None else 0
-        self.lookout.glance(control, bulk, load, pressed, now)
-
-    def __repr__(self) -> str:
-        return f"<Link {self.id} {self.session.state.value}>"
-
-
-class Arrivals(Protocol):
-    """Where chunks go; see transport.interface.Receiver for the contract of each."""
-
-    def destination(self, connection: Connection, header: Header) -> memoryview: ...
-    def landed(self, connection: Connection, header: Header) -> None: ...
-    def chunk(self, connection: Connection, header: Header, payload: memoryview) -> None: ...
-    def spoiled(self, connection: Connection, header: Header) -> None: ...
-    def trimmed(self, connection: Connection, header: Header) -> None: ...
-    def batch_ended(self, connection: Connection) -> None: ...
-    def connection_over(self, connection: Connection) -> None: ...
-
-
-class RelayedFrames(Protocol):
-    """Where frames go that others carry, or that are to be carried for others; see actors.relaying."""
-
-    def destination(self, connection: Connection, header: Header) -> memoryview: ...
-    def landed(self, link: Link | None, connection: Connection, header: Header) -> None: ...
-    def arrived(self, link: Link | None, connection: Connection, header: Header, payload: memoryview) -> None: ...
-    def spoiled(self, connection: Connection) -> None: ...
-    def connection_over(self, connection: Connection) -> None: ...
-    def batch_ended(self) -> None: ...
-
-
-class Switchboard(Protocol):
-    """Whom a port tells what is no chunk."""
-
-    def control(self, link: Link, header: Header, body: memoryview) -> None: ...
-    def link_came_up(self, link: Link) -> None: ...
-    def link_went_down(self, link: Link, cause: str) -> None: ...
-    def connection_ended(self, peer: int, how: str) -> bool: ...
-    def dial_refused(self, peer: int) -> None: ...
-    def peer_answered(self, peer: int) -> None: ...
-    def echo_heard(self, link: Link, incident: int) -> None: ...
-    def has_path(self, peer: int) -> bool: ...
 
 
 class Port:

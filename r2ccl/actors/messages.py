@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r2ccl.actors.links import Link
+from r2ccl.actors.link import Link
 from r2ccl.protocol.wire import Abort, Entered, Notice
 
 

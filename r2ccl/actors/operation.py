@@ -124,7 +124,31 @@ class Operation:
             )
         self._copy(planned.first)
 
-    def scatter(self, receive: int, payload: memoryview) -> None:
+    def apply(self, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
+        """Copy or reduce a chunk's bytes to where they belong."""
+        planned = self.planned
+        start, stop = planned.receive_spans[receive][chunk]
+        program = planned.waits.program.receives[receive]
+        target = self.arrays[planned.receive_arrays[receive]]
+        if program.reduce:
+            assert planned.reduce is not None
+            item = target.item_bytes
+            first, last = start // item, stop // item
+            destination = target.array[first:last]
+            received = data[: stop - start].view(destination.dtype)
+            operand = planned.operands[receive]
+            if operand is None:
+                planned.reduce(destination, received, program.received_first)
+            else:
+                array, shift = operand
+                own = self.arrays[array].array[first + shift : last + shift]
+                planned.reduce(destination, received, program.received_first, own)
+        elif planned.receive_pieces[receive]:
+            self._scatter(receive, data.data[: stop - start])
+        else:
+            target.bytes[start:stop] = data.data[: stop - start]
+
+    def _scatter(self, receive: int, payload: memoryview) -> None:
         """A message of several pieces."""
         for array, (start, stop) in self.planned.receive_pieces[receive]:
             self.arrays[array].bytes[start:stop] = payload[: stop - start]

@@ -14,10 +14,12 @@ from collections.abc import Iterable
 
 from r2ccl.actors.circuits import RelayConnection, RelayDevice, Way
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.links import Arrivals, Link, Port, Switchboard
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import Port
+from r2ccl.actors.receivers import Arrivals, Switchboard
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import RELAY_NIC
-from r2ccl.protocol import nic_session as session
+from r2ccl.protocol import session_events as session
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.relay import EXPECTING, Word, check_hop, pack_relayed, read_relayed, trim
 from r2ccl.protocol.wire import HEADER_BYTES, Header, repack_header

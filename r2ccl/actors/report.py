@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 from r2ccl.actors.epochs import Epochs
-from r2ccl.actors.links import Link, Port
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import Port
 from r2ccl.protocol.evidence import Evidence
 from r2ccl.protocol.lanes import Lane
 from r2ccl.telemetry.counters import no_traffic, retransmit_ratio

@@ -13,7 +13,6 @@ Started in this order, stopped in reverse.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
@@ -25,21 +24,19 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.diagnosing import Diagnosing
 from r2ccl.actors.evidence_desk import EvidenceDesk
 from r2ccl.actors.health_monitor import HealthMonitor
+from r2ccl.actors.hearing import Hearing
+from r2ccl.actors.link import Link
 from r2ccl.actors.link_log import record_down, record_up
-from r2ccl.actors.links import DIRECT_AGAIN, Link, Port
+from r2ccl.actors.links import DIRECT_AGAIN, Port
 from r2ccl.actors.messages import (
-    AbortAcknowledged,
-    AbortHeard,
     ConnectionEnded,
     DialRefused,
     EchoHeard,
-    EnteredHeard,
     GoodbyeHeard,
     LinkLost,
     LinkOffered,
     NicCameBack,
     NicWentDown,
-    NoticeHeard,
     PathsChanged,
     PeerAnswered,
     PeerGone,
@@ -57,20 +54,9 @@ from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import first_picture
 from r2ccl.protocol.lanes import Lane, takes_link
-from r2ccl.protocol.nic_session import Surrendered
 from r2ccl.protocol.paths import rails
-from r2ccl.protocol.wire import (
-    Ack,
-    BadFrame,
-    Header,
-    Kind,
-    read_abort,
-    read_ack,
-    read_entered,
-    read_notice,
-    read_shrunk,
-    unpack_body,
-)
+from r2ccl.protocol.session_events import Surrendered
+from r2ccl.protocol.wire import Header, Kind
 from r2ccl.transport.interface import Device
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
@@ -112,6 +98,9 @@ class Runtime:
         self._watchers: list[asyncio.Future[None]] = []
         self._partings = Partings(
             shared, self.all_ports, self.courier, self.communicators.peer_gone, self._wake_watchers
+        )
+        self._hearing = Hearing(
+            self.courier, self.communicators, self.diagnosing, lambda: self.health, self._goodbye_heard
         )
         self._nic_reports = NicReports(shared, self.ports, self.courier, self.communicators.report)
         self._add_children()
@@ -211,54 +200,7 @@ class Runtime:
 
     def control(self, link: Link, header: Header, body: memoryview) -> None:
         """A control frame. Raises BadFrame, which ends the connection."""
-        peer, fields = link.id.peer, unpack_body(body)
-        kind = header.kind
-        if kind == Kind.ACK:
-            link.counters.acks_received += 1
-            self.courier.acknowledged(peer, read_ack(fields))
-        elif kind == Kind.ENTERED:
-            entered = read_entered(fields)
-            self.communicators.adopt(entered.communicator, peer, entered.step)
-            self.communicators.tell(entered.communicator, EnteredHeard(peer, entered))
-        elif kind == Kind.ABORT:
-            abort = read_abort(fields)
-            if not self.communicators.tell(abort.communicator, AbortHeard(peer, abort)):
-                # Kept for when it is made here, which may be never. Nothing was called here, so all of it has failed.
-                self.courier.tell(peer, Kind.ABORT_ACK, [abort.communicator, abort.operation])
-                if abort.operation:
-                    self.courier.tell(peer, Kind.ABORT, dataclasses.replace(abort, operation=0).body())
-        elif kind == Kind.NOTICE:
-            notice = read_notice(fields)
-            self.diagnosing.notice_heard(peer, notice)
-            self.health.tell(NoticeHeard(peer, notice))
-        elif kind == Kind.BALLOT:
-            self.communicators.ballot_heard(peer, read_shrunk(fields))
-        elif kind == Kind.AGREEMENT and fields and type(fields[0]) is int:
-            self.communicators.agreement_heard(peer, fields[0], fields[1:])
-        elif all(type(field) is int for field in fields):
-            self._numbers(peer, kind, fields)
-        else:
-            raise BadFrame(f"a frame of kind {kind} does not fit")
-
-    def _numbers(self, peer: int, kind: int, fields: list[int]) -> None:
-        """Frames whose body is numbers only."""
-        match kind, fields:
-            case Kind.ABORT_ACK, [communicator, operation]:
-                self.communicators.tell(communicator, AbortAcknowledged(peer, communicator, operation))
-            case Kind.REPEAT, [communicator, operation, step, chunk]:
-                self.courier.resend(peer, communicator, operation, step, chunk)
-            case Kind.FENCED, [*links] if len(links) % 3 == 0:
-                for ours, theirs, incident in zip(links[::3], links[1::3], links[2::3], strict=True):
-                    self.courier.fenced(peer, ours, theirs, incident)
-            case Kind.REACH, _:
-                self.diagnosing.ask_heard(peer, fields)
-            case Kind.REACHED, _:
-                self.diagnosing.answer_heard(peer, fields)
-            case Kind.GOODBYE, [communicator, completed, heard]:
-                self.courier.acknowledged(peer, Ack(communicator, completed, ()))
-                self._goodbye_heard(GoodbyeHeard(peer, communicator, completed), bool(heard))
-            case _:
-                raise BadFrame(f"a frame of kind {kind} does not fit")
+        self._hearing.control(link, header, body)
 
     def link_came_up(self, link: Link) -> None:
         """A link carries from now on: offer it to a lane; tell the peer what it may have missed."""

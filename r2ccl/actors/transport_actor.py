@@ -13,7 +13,8 @@ from typing import assert_never
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.links import PEER_LEFT, Link
+from r2ccl.actors.link import Link
+from r2ccl.actors.links import PEER_LEFT
 from r2ccl.actors.messages import LinkLost, LinkOffered, NicCameBack, NicWentDown, TransportMessage
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.lanes import Lane, choose_link, takes_link

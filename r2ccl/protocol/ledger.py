@@ -13,9 +13,13 @@ needs no memory, and a bitmap for each transfer of an operation beyond that.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Any
 
-from r2ccl.protocol.wire import BITMAP_BYTES_MAX, OpenTransfer
+from r2ccl.protocol.wire import BITMAP_BYTES_MAX, CONTROL_BYTES_MAX, OpenTransfer
+
+#: The most that a transfer takes in an acknowledgement, beside its bitmap.
+_TRANSFER_BYTES = 32
 
 #: (operation, step, source)
 IncomingName = tuple[int, int, int]
@@ -163,3 +167,15 @@ class Ledger:
         if changed is None:
             changed = self._unacknowledged[name[2]] = set()
         changed.add(name)
+
+
+def frames_of(transfers: tuple[OpenTransfer, ...]) -> Iterator[tuple[OpenTransfer, ...]]:
+    """What one acknowledgement each can carry; one without transfers if there are none."""
+    first, used = 0, 0
+    for index, transfer in enumerate(transfers):
+        size = _TRANSFER_BYTES + len(transfer.bits)
+        if used + size > CONTROL_BYTES_MAX - _TRANSFER_BYTES:
+            yield transfers[first:index]
+            first, used = index, 0
+        used += size
+    yield transfers[first:]

@@ -41,12 +41,29 @@ import enum
 from dataclasses import dataclass
 
 from r2ccl.protocol.dial_patience import DialPatience
+from r2ccl.protocol.flaps import Flaps
+from r2ccl.protocol.session_events import (
+    BOTH,
+    AbortConnections,
+    ArmTimer,
+    CameUp,
+    ConnectionFailed,
+    Dial,
+    Dismissed,
+    Echoed,
+    Effect,
+    Encouraged,
+    Established,
+    Event,
+    LeftAlone,
+    SendEcho,
+    Surrendered,
+    TimerFired,
+    Wanted,
+    WentDown,
+    Withdrawn,
+)
 
-CONTROL = 1
-BULK = 2
-_BOTH = frozenset((CONTROL, BULK))
-#: A link has earned its quiet time when it served so many times as long.
-EARNED = 3
 #: The cause that a surrendered link gives.
 SURRENDERED = "a buffer was given back"
 
@@ -59,131 +76,6 @@ class LinkState(enum.Enum):
     PROBATION = "probation"
     UP = "up"
     DOWN = "down"
-
-
-# Events.
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The link shall exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class Established:
-    """A connection stands. ``alone``: no other link to the peer is up."""
-
-    purpose: int
-    alone: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionFailed:
-    """A connection ended, or a dial failed. ``by_peer``: it was the peer who ended it."""
-
-    purpose: int
-    cause: str
-    by_peer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
-    """Out of service by decision: silence, NIC down here, or the peer said so (``by_peer``)."""
-
-    cause: str
-    by_peer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Surrendered:
-    """A healthy link whose connections must end because they hold memory that its owner wants back (decision 7)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dismissed:
-    """Not needed any more, whatever its state: a better way to the peer is in service."""
-
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Encouraged:
-    """Something says that dialling may succeed now: a carrier is back. ``usable``: our own NIC is up."""
-
-    usable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LeftAlone:
-    """No link to the peer is up: this one is needed now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Echoed:
-    """The peer's actor answered our echo."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerFired:
-    """A timer that this machine armed."""
-
-    token: int
-
-
-Event = (
-    Wanted
-    | Established
-    | ConnectionFailed
-    | Withdrawn
-    | Surrendered
-    | Dismissed
-    | Encouraged
-    | LeftAlone
-    | Echoed
-    | TimerFired
-)
-
-# Effects.
-
-
-@dataclass(frozen=True, slots=True)
-class Dial:
-    """Dial these connections, each with a fresh socket; what was being dialled for them is given up."""
-
-    purposes: frozenset[int] = _BOTH
-
-
-@dataclass(frozen=True, slots=True)
-class AbortConnections:
-    """End every connection and dial of this link that stood before the current event."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendEcho:
-    """Ask the peer's actor for a sign on the control connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArmTimer:
-    """Fire ``TimerFired(token)`` after ``delay_s``."""
-
-    token: int
-    delay_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CameUp:
-    """The link carries from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class WentDown:
-    """The link had been up and carries no longer."""
-
-    cause: str
-
-
-Effect = Dial | AbortConnections | SendEcho | ArmTimer | CameUp | WentDown
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +97,7 @@ class NicSession:
 
     __slots__ = (
         "_echoed",
+        "_flaps",
         "_patience",
         "_quiet_over",
         "_standing",
@@ -215,7 +108,6 @@ class NicSession:
         "cause",
         "dialler",
         "ended_by_peer",
-        "flaps",
         "incident",
         "served",
         "state",
@@ -234,8 +126,6 @@ class NicSession:
         self.ended_by_peer = False
         #: Our own NIC is up, as far as we know. While it isn't, dialling is pointless.
         self.usable = True
-        #: Losses in a row, each soon after the link had come back.
-        self.flaps = 0
         #: How often the link was taken out of service. A notice names it, so that an old one is recognised.
         self.incident = 0
         #: It was in service once: the path exists, and whoever answers there is the peer's kernel.
@@ -248,7 +138,13 @@ class NicSession:
         self._quiet_over = False
         self._up_since_s = 0.0
         self._timer = 0
+        self._flaps = Flaps(times.quiet_s, times.quiet_max_s, times.stable_s)
         self._patience = DialPatience(times.dial_timeout_s, times.redial_s, times.redial_max_s)
+
+    @property
+    def flaps(self) -> int:
+        """Losses in a row, each soon after the link had come back."""
+        return self._flaps.count
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """The only door. Total: every event is meaningful, or harmless, in every state."""
@@ -291,7 +187,7 @@ class NicSession:
             # The peer dialled anew, so to it the connection that we hold is gone.
             effects += self._lose("replaced by the peer", now, by_peer=True)
         self._standing |= {event.purpose}
-        if self._standing != _BOTH or self.state in (LinkState.UP, LinkState.PROBATION):
+        if self._standing != BOTH or self.state in (LinkState.UP, LinkState.PROBATION):
             return effects
         if self._trusted:
             return [*effects, self._go_up(now)]
@@ -300,12 +196,8 @@ class NicSession:
         self._quiet_over = event.alone
         return [*effects, SendEcho(), self._arm(self._probation_period_s())]
 
-    def _quiet_s(self) -> float:
-        doubled: float = self.times.quiet_s * 2.0 ** max(0, min(self.flaps, 30) - 1)
-        return min(doubled, self.times.quiet_max_s)
-
     def _probation_period_s(self) -> float:
-        return self.times.dial_timeout_s if self._quiet_over else self._quiet_s()
+        return self.times.dial_timeout_s if self._quiet_over else self._flaps.quiet_s
 
     def _go_up(self, now: float) -> Effect:
         self.state = LinkState.UP
@@ -331,9 +223,9 @@ class NicSession:
     def _lose(self, cause: str, now: float, by_peer: bool = False) -> list[Effect]:
         was = self.state
         if was is LinkState.UP:
-            self._forget_flaps(now - self._up_since_s)
+            self._flaps.served(now - self._up_since_s)
         if was in (LinkState.UP, LinkState.PROBATION):
-            self.flaps += 1
+            self._flaps.count += 1
             self._trusted = False
         elif was is LinkState.DIALLING:
             self._patience.failed()
@@ -350,12 +242,6 @@ class NicSession:
             effects.append(self._arm(self._patience.pause_s(self.backup and not self.served)))
         return effects
 
-    def _forget_flaps(self, served_s: float) -> None:
-        if served_s > self.times.stable_s:
-            self.flaps = 0
-        elif self.flaps and served_s > EARNED * self._quiet_s():
-            self.flaps -= 1
-
     def _surrendered(self, now: float) -> list[Effect]:
         if self.state in (LinkState.ABSENT, LinkState.DOWN) and not self._standing:
             return []
@@ -363,7 +249,7 @@ class NicSession:
         flaps = self.flaps
         effects = self._lose(SURRENDERED, now)
         if was_up:
-            self.flaps = flaps
+            self._flaps.count = flaps
             self._trusted = True
         return [*effects, *(self._dial() if self.dialler and self.usable else [])]
 
@@ -411,7 +297,7 @@ class NicSession:
     def _dial_timed_out(self, now: float) -> list[Effect]:
         timeout_s = self._patience.try_again() if self._standing else None
         if timeout_s is not None:
-            return [Dial(_BOTH - self._standing), self._arm(timeout_s)]
+            return [Dial(BOTH - self._standing), self._arm(timeout_s)]
         if self._patience.is_hurried:
             return [AbortConnections(), *self._dial()]
         return self._lose("dial timed out", now)

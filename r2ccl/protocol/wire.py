@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -44,8 +44,6 @@ CHUNK_BYTES_MAX = CHUNK_BYTES_MOST
 CONTROL_BYTES_MAX = 64 << 10
 #: The largest bitmap of an acknowledgement: chunks beyond the 131,072nd after a gap are told when it has moved on.
 BITMAP_BYTES_MAX = 16 << 10
-#: The most that a transfer takes in an acknowledgement, beside its bitmap.
-_TRANSFER_BYTES = 32
 #: The longest description of a call that a peer may send.
 CALL_CHARACTERS_MAX = 256
 
@@ -212,18 +210,6 @@ class Ack:
     def body(self) -> list[Any]:
         transfers = [[t.operation, t.step, t.base, t.bits] for t in self.transfers]
         return [self.communicator, self.completed, transfers, self.entered]
-
-
-def frames_of(transfers: tuple[OpenTransfer, ...]) -> Iterator[tuple[OpenTransfer, ...]]:
-    """What one acknowledgement each can carry; one without transfers if there are none."""
-    first, used = 0, 0
-    for index, transfer in enumerate(transfers):
-        size = _TRANSFER_BYTES + len(transfer.bits)
-        if used + size > CONTROL_BYTES_MAX - _TRANSFER_BYTES:
-            yield transfers[first:index]
-            first, used = index, 0
-        used += size
-    yield transfers[first:]
 
 
 @dataclass(frozen=True, slots=True)

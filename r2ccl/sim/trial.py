@@ -29,8 +29,6 @@ from r2ccl.sim.checkers import (
     Complaints,
     Composure,
     Deliveries,
-    kept,
-    missing_links,
     open_ends,
     stranded_bytes,
     unlike_epochs,
@@ -44,6 +42,7 @@ from r2ccl.sim.performance import Room, Started, start
 from r2ccl.sim.programs import healed_calls
 from r2ccl.sim.scenario import Group, Scenario
 from r2ccl.sim.survivors import Survivors
+from r2ccl.sim.truths import Truths
 from r2ccl.sim.world import World
 from r2ccl.transport.memory import MemoryDevice
 
@@ -120,6 +119,7 @@ class Trial:
         self.deliveries: list[Deliveries] = []
         #: (rank in the job, number) -> the rank's handle of a communicator.
         self._handles: dict[tuple[int, int], Communicator] = {}
+        self._truths = Truths(scenario, self.world, self.injector, self._handles)
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
         #: The phase that is under way.
         self._group = asyncio.TaskGroup()
@@ -149,17 +149,18 @@ class Trial:
             await asyncio.sleep(max(0.0, began + self.scenario.heals_s + 0.001 - self._loop.time()))
             self.history.tell(-1, "healed")
             if not self.scenario.promise.loses_a_peer:
-                await self._until_nothing(self._missing, self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S)
+                back_within_s = self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S
+                await self._until_nothing(self._truths.missing, back_within_s)
                 self.history.tell(-1, "all links are back")
-                await self._until_nothing(self._disagreed, AGREED_WITHIN_S)
+                await self._until_nothing(self._truths.disagreed, AGREED_WITHIN_S)
             if not self.complaints.texts:
                 await self._phase(self._begin_healed, lost_s + END_WITHIN_S)
             if self.scenario.promise.loses_a_peer:
-                await self._until_nothing(self._ignorant, lost_s + KNOWN_WITHIN_S)
+                await self._until_nothing(self._truths.ignorant, lost_s + KNOWN_WITHIN_S)
             if not self.complaints.texts and self.scenario.aftermath is not None:
                 await self._go_on(self.scenario.aftermath)
             if not self.complaints.texts:
-                await self._until_nothing(self._kept, SETTLE_WITHIN_S)
+                await self._until_nothing(self._truths.kept, SETTLE_WITHIN_S)
             for text in unlike_epochs(self.deliveries):
                 self.complaints.add(text)
             self._failovers = sum(runtime.shared.counters.failovers for runtime in self.world.runtimes)
@@ -353,37 +354,6 @@ class Trial:
             await asyncio.sleep(LOOK_EVERY_S)
         for text in left():
             self.complaints.add(text)
-
-    def _ignorant(self) -> list[str]:
-        """Every communicator of a lost rank must have failed at every survivor, also one with nothing to do; and with
-        it its channels and whatever else hangs on it."""
-        return [
-            f"rank {rank} communicator {number}, {coordinator.name}, never heard that a rank was lost"
-            for (rank, number), handle in sorted(self._handles.items())
-            if rank not in self.injector.dead and self.scenario.loses_a_member(number) and not handle._is_closed
-            for coordinator in handle._own_coordinators()
-            if handle._ends_job is (handle._coordinator is coordinator) and coordinator.failing.error is None
-        ]
-
-    def _missing(self) -> list[str]:
-        """All links of the plan must be up again, and every lane must have one."""
-        return [text for runtime in self.world.runtimes for text in missing_links(runtime)]
-
-    def _disagreed(self) -> list[str]:
-        """All members of a communicator must be in one epoch, and none must wait for another."""
-        states: dict[int, set[tuple[int, bool]]] = {}
-        for (_, number), handle in self._handles.items():
-            if not handle._is_closed:
-                states.setdefault(number, set()).add((handle.epoch, handle._epochs.waiting is not None))
-        return [
-            f"communicator {number} does not agree: (epoch, is any waited for) of its ranks is {sorted(told)}"
-            for number, told in sorted(states.items())
-            if len(told) > 1 or any(waits for _, waits in told)
-        ]
-
-    def _kept(self) -> list[str]:
-        """Everything must be acknowledged, and nothing may be kept."""
-        return [text for rank in self._alive for text in kept(self.world.runtimes[rank])]
 
     async def _close(self) -> None:
         began = self._loop.time()

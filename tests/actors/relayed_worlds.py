@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from r2ccl.actors.circuits import RelayConnection
-from r2ccl.actors.links import Link
+from r2ccl.actors.link import Link
 from r2ccl.ids import RELAY_NIC
 from r2ccl.protocol.relay import RelayedFrame
 from r2ccl.sim.loop import run

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from r2ccl.actors.links import Link
+from r2ccl.actors.link import Link
 from r2ccl.config import Settings
 from r2ccl.protocol.evidence import Kind
 from r2ccl.sim.loop import run

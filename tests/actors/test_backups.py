@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from r2ccl.actors.backups import PACE_S
-from r2ccl.actors.links import Link
+from r2ccl.actors.link import Link
 from r2ccl.actors.transport_actor import TransportActor
 from r2ccl.config import Settings
 from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.liveness import PeerState
-from r2ccl.protocol.nic_session import BULK, Dial
+from r2ccl.protocol.session_events import BULK, Dial
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
 from r2ccl.transport.interface import Loss, Purpose

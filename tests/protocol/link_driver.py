@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from r2ccl.protocol.nic_session import (
+from r2ccl.protocol.nic_session import LinkState, NicSession, SessionTimes
+from r2ccl.protocol.session_events import (
     BULK,
     CONTROL,
     AbortConnections,
@@ -11,9 +12,6 @@ from r2ccl.protocol.nic_session import (
     Effect,
     Established,
     Event,
-    LinkState,
-    NicSession,
-    SessionTimes,
     TimerFired,
     Wanted,
     WentDown,

@@ -8,7 +8,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from r2ccl.protocol.nic_session import (
+from r2ccl.protocol.nic_session import LinkState, NicSession, SessionTimes
+from r2ccl.protocol.session_events import (
     CONTROL,
     AbortConnections,
     ArmTimer,
@@ -18,10 +19,7 @@ from r2ccl.protocol.nic_session import (
     Echoed,
     Established,
     Event,
-    LinkState,
-    NicSession,
     SendEcho,
-    SessionTimes,
     TimerFired,
     Wanted,
     WentDown,

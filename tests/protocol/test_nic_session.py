@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from r2ccl.protocol.nic_session import (
+from r2ccl.protocol.nic_session import LinkState
+from r2ccl.protocol.session_events import (
     BULK,
     CONTROL,
     AbortConnections,
@@ -16,7 +17,6 @@ from r2ccl.protocol.nic_session import (
     Encouraged,
     Event,
     LeftAlone,
-    LinkState,
     Surrendered,
     TimerFired,
     Wanted,

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from r2ccl.protocol.nic_session import (
+from r2ccl.protocol.nic_session import LinkState, NicSession, SessionTimes
+from r2ccl.protocol.session_events import (
     BULK,
     CONTROL,
     ArmTimer,
@@ -17,10 +18,7 @@ from r2ccl.protocol.nic_session import (
     Effect,
     Established,
     Event,
-    LinkState,
-    NicSession,
     SendEcho,
-    SessionTimes,
     TimerFired,
     Wanted,
     Withdrawn,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from r2ccl.protocol.nic_session import (
+from r2ccl.protocol.flaps import EARNED
+from r2ccl.protocol.nic_session import LinkState
+from r2ccl.protocol.session_events import (
     BULK,
     CONTROL,
-    EARNED,
     AbortConnections,
     ArmTimer,
     CameUp,
@@ -17,7 +18,6 @@ from r2ccl.protocol.nic_session import (
     Echoed,
     Encouraged,
     LeftAlone,
-    LinkState,
     SendEcho,
     Surrendered,
     TimerFired,

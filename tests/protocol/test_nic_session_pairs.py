@@ -14,14 +14,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from r2ccl.protocol.dial_patience import FRESH_SOCKETS
-from r2ccl.protocol.nic_session import (
+from r2ccl.protocol.nic_session import LinkState
+from r2ccl.protocol.session_events import (
     BULK,
     CONTROL,
     ConnectionFailed,
     Encouraged,
     Event,
     LeftAlone,
-    LinkState,
     Surrendered,
     Withdrawn,
 )

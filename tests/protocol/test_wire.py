@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from r2ccl.protocol import wire
+from r2ccl.protocol.ledger import frames_of
 from r2ccl.protocol.wire import (
     BITMAP_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -29,7 +30,6 @@ from r2ccl.protocol.wire import (
     Notice,
     OpenTransfer,
     checksum,
-    frames_of,
     pack_control,
     pack_header,
     read_abort,

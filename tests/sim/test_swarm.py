@@ -18,7 +18,7 @@ from r2ccl.actors.channels import Channels
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
-from r2ccl.actors.operation import ScratchPool
+from r2ccl.actors.operation import Operation, ScratchPool
 from r2ccl.actors.runtime import Runtime
 from r2ccl.communicator import Communicator
 from r2ccl.planner import memory
@@ -101,7 +101,7 @@ def test_the_command_reports_green_worlds_and_succeeds(capsys: pytest.CaptureFix
 def test_a_failing_seed_prints_its_story_and_the_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Coordinator, "_apply", lambda *_: None)
+    monkeypatch.setattr(Operation, "apply", lambda *_: None)
     assert swarm.main(["--seeds", "3", "--first", "7", "--jobs", "1"]) == 1
     told = capsys.readouterr().out
     assert "seed 7 FAILED" in told
@@ -168,14 +168,14 @@ def test_a_spoiled_chunk_that_nobody_asks_for_again_is_noticed(monkeypatch: pyte
 
 
 def test_one_wrong_bit_on_one_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = Coordinator._apply
+    apply = Operation.apply
 
-    def one_bit_off(self: Coordinator, operation: Any, receive: int, chunk: int, data: Any) -> None:
-        apply(self, operation, receive, chunk, data)
-        if self.shared.rank == 1 and operation.arrays[0].count > 3:
+    def one_bit_off(operation: Operation, receive: int, chunk: int, data: Any) -> None:
+        apply(operation, receive, chunk, data)
+        if operation.owner.shared.rank == 1 and operation.arrays[0].count > 3:
             operation.arrays[0].array.view(np.uint8)[0] ^= 1
 
-    monkeypatch.setattr(Coordinator, "_apply", one_bit_off)
+    monkeypatch.setattr(Operation, "apply", one_bit_off)
     assert complains("elements are wrong", seeds_where(lambda s: True, 2))
 
 
@@ -209,7 +209,8 @@ def test_links_that_are_given_up_for_good_are_noticed(monkeypatch: pytest.Monkey
 
 
 def _first_dial(session: Any) -> list[Any]:
-    from r2ccl.protocol.nic_session import Dial, LinkState
+    from r2ccl.protocol.nic_session import LinkState
+    from r2ccl.protocol.session_events import Dial
 
     if session.state is not LinkState.ABSENT or not session.dialler:
         return []
@@ -270,14 +271,14 @@ def test_a_memory_plan_that_reads_a_received_instead_of_an_initial_value_is_noti
 
 
 def test_an_input_that_is_used_as_work_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = Coordinator._apply
+    apply = Operation.apply
 
-    def into_the_input(self: Coordinator, operation: Any, receive: int, chunk: int, data: Any) -> None:
-        apply(self, operation, receive, chunk, data)
+    def into_the_input(operation: Operation, receive: int, chunk: int, data: Any) -> None:
+        apply(operation, receive, chunk, data)
         if operation.planned.call.startswith("reduce_scatter"):
             operation.arrays[1].bytes[:1] = b"X"
 
-    monkeypatch.setattr(Coordinator, "_apply", into_the_input)
+    monkeypatch.setattr(Operation, "apply", into_the_input)
     assert complains("only read", seeds_where(calls(Kind.REDUCE_SCATTER), 6))
 
 

@@ -1,0 +1,86 @@
+"""A link as this rank sees it: its session, its connections, and what is known of how it fares."""
+
+from __future__ import annotations
+
+from r2ccl.ids import LinkId
+from r2ccl.protocol.evidence import LinkEvidence, load_level
+from r2ccl.protocol.health import LinkHealth
+from r2ccl.protocol.lanes import Lane
+from r2ccl.protocol.lookout import Lookout
+from r2ccl.protocol.nic_session import LinkState, NicSession
+from r2ccl.telemetry.counters import LinkCounters
+from r2ccl.transport.interface import Connection, PathSample
+
+
+class Link:
+    """A (local NIC, remote NIC) pair towards one peer, with its connections."""
+
+    __slots__ = (
+        "beaten_at_s",
+        "bulk",
+        "checks",
+        "control",
+        "counters",
+        "dials",
+        "evidence",
+        "health",
+        "is_late",
+        "is_rail",
+        "id",
+        "lane",
+        "lookout",
+        "session",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        link_id: LinkId,
+        machine: NicSession,
+        health: LinkHealth,
+        evidence: LinkEvidence,
+        counters: LinkCounters,
+        checks: bool,
+        is_rail: bool = True,
+    ) -> None:
+        self.id = link_id
+        #: It joins NICs of equal index. Others stand by (``protocol.paths``).
+        self.is_rail = is_rail
+        self.session = machine
+        self.health = health
+        #: What speaks against it while it is not silent, and what was seen of it since the last look.
+        self.evidence = evidence
+        self.lookout = Lookout()
+        self.counters = counters
+        #: Chunks on it carry checksums.
+        self.checks = checks
+        self.control: Connection | None = None
+        self.bulk: Connection | None = None
+        #: Connections being made; all and only those whose end has not been reported.
+        self.dials: list[Connection] = []
+        #: The lane that it serves.
+        self.lane: Lane | None = None
+        #: A beat is on its way: look again soon.
+        self.watched = False
+        #: Bytes are in flight and nothing was heard for half the time that makes it silent: control goes by others.
+        self.is_late = False
+        self.beaten_at_s = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        return self.session.state is LinkState.UP
+
+    def route(self) -> None:
+        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route); to be called when
+        either changes, and when it got a lane."""
+        if self.lane is not None:
+            self.lane.is_diverted = self.is_late or self.evidence.is_diverted
+
+    def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
+        """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""
+        lane = self.lane
+        load = load_level(lane.outstanding_bytes, lane.window_bytes) if lane is not None else 0
+        self.lookout.glance(control, bulk, load, pressed, now)
+
+    def __repr__(self) -> str:
+        return f"<Link {self.id} {self.session.state.value}>"
