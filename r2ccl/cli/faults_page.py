@@ -64,9 +64,8 @@ _RANDOM: Final = """
 ## Random cuts
 
 All-reduces of all sizes, from one element to {elements:,}, ran without pause, {in_flight} at a time, while NICs were
-cut
-at random: link down at either end, silence both ways or one way, for 20 to 400 ms each, several NICs of a rail at once,
-a rail often the moment that the other was given back. Every two ranks always kept a path.
+cut at random: link down at either end, silence both ways or one way, for 20 to 400 ms each, several NICs of a rail at
+once, a rail often the moment that the other was given back. Every two ranks always kept a path.
 
 """
 
