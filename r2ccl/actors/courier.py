@@ -242,10 +242,18 @@ class Courier:
     def failure_is_known(self, communicator: int, peers: Iterable[int]) -> None:
         """These keep nothing of operations that failed here. What that leaves room for in the credit may go."""
         for peer in peers:
-            outbox = self.outboxes[peer]
-            outbox.failure_is_known(communicator)
-            self.submit_all(outbox, outbox.release())
-            self.pump(peer)
+            self.outboxes[peer].failure_is_known(communicator)
+            self._use_credit(peer)
+
+    def left(self, communicator: int, peer: int) -> None:
+        """A member has left a communicator, and keeps nothing of it."""
+        self.outboxes[peer].left(communicator)
+        self._use_credit(peer)
+
+    def _use_credit(self, peer: int) -> None:
+        outbox = self.outboxes[peer]
+        self.submit_all(outbox, outbox.release())
+        self.pump(peer)
 
     def dismiss(self, communicator: int, resync: Callable[[int], None]) -> None:
         """Nobody calls anything in a communicator any more: forget it."""

@@ -216,6 +216,7 @@ class Failing:
         self.left[goodbye.peer] = goodbye.completed
         self.on_over(goodbye.peer, goodbye.completed)
         self._told([goodbye.peer])
+        self._coordinator.courier.left(self._coordinator.communicator, goodbye.peer)
         beyond = [number for number in self._coordinator.running if number >= goodbye.completed]
         if beyond:
             self.fail(min(beyond), "dead", "it closed its communicator", (goodbye.peer,))

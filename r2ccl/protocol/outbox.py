@@ -255,6 +255,12 @@ class Outbox:
         """The peer keeps nothing of operations that failed here: its credit is free again, see :meth:`release`."""
         self.unsolicited_bytes -= self._unwanted.pop(communicator, 0)
 
+    def left(self, communicator: int) -> None:
+        """The peer has left the communicator and keeps nothing of it, called for or not: as :meth:`failure_is_known`."""
+        for key in [key for key in self._unsolicited if key[0] == communicator]:
+            self.unsolicited_bytes -= self._unsolicited.pop(key)
+        self.failure_is_known(communicator)
+
     def dismiss(self, communicator: int) -> list[Parcel]:
         """Nobody calls anything in a communicator any more. Returns what was still owed."""
         gone = self.forget(communicator, 0)
