@@ -13,8 +13,10 @@ from typing import Any
 from r2ccl.actors.links import Link, Port
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.hedging import Hedger, HedgingLimits, Path
-from r2ccl.protocol.lanes import Lane, Parcel, pick_lane
+from r2ccl.protocol.lane_choice import pick_ahead, pick_lane
+from r2ccl.protocol.lanes import Lane, Parcel
 from r2ccl.protocol.ledger import Ledger
+from r2ccl.protocol.link_speeds import LinkSpeeds
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.outbox import Outbox
 from r2ccl.protocol.wire import Ack, Entered, Flag, Kind, Notice, checksum, pack_control, pack_header
@@ -58,6 +60,7 @@ class Courier:
         #: Our NICs that were given another address since they were announced: where each listens now.
         self.moved: dict[int, Endpoint] = {}
         self._turns = 0
+        self._speeds = {peer: LinkSpeeds() for peer in shared.peers}
 
     # Chunks.
 
@@ -100,8 +103,14 @@ class Courier:
                 continue
             lane = pick_lane(lanes, len(waiting[0].payload))
             if lane is None:
-                return
+                break
             self.put(lane, waiting.popleft())
+        # The head waits for a lane that is full. Slower ones may help with what is behind it.
+        while len(waiting) > 1 and (ahead := pick_ahead(lanes, waiting)) is not None:
+            parcel = waiting[ahead.index]
+            del waiting[ahead.index]
+            if not parcel.is_settled:
+                self.put(ahead.lane, parcel)
 
     def put(self, lane: Lane, parcel: Parcel) -> None:
         """Hand a chunk to the lane's link."""
@@ -258,6 +267,7 @@ class Courier:
 
     def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
         now = self._clock.now()
+        more_waits = bool(self.outboxes[peer].waiting)
         count = 0
         owned: list[Parcel] = []
         for parcel in parcels:
@@ -266,7 +276,7 @@ class Courier:
             if parcel.times_sent > 1:
                 self.hedger.settled(parcel)
             if parcel.lane is not None:
-                parcel.lane.settle(parcel, now)
+                parcel.lane.settle(parcel, now, more_waits)
             if tell and parcel.owner is not None:
                 owned.append(parcel)
         self.unsettled -= count
@@ -278,6 +288,15 @@ class Courier:
     def _count(self, outbox: Outbox, settled: Iterable[Parcel]) -> None:
         for parcel in outbox.count(settled):
             parcel.owner.parcel_settled(parcel)
+
+    def arrived(self, peer: int, size: int) -> None:
+        """Chunks of the peer arrived here: by which links they come tells which of them are slow."""
+        speeds = self._speeds[peer]
+        if speeds.arrived(size):
+            links = self.links_up(peer)
+            slow = speeds.slow([(link.id, link.counters.received_bytes) for link in links])
+            for link in links:
+                link.is_slow = link.id in slow
 
     def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int) -> None:
         """The peer got this chunk spoiled and asks for it again."""
@@ -304,7 +323,9 @@ class Courier:
         return True
 
     def path(self, peer: int) -> Link | None:
-        """A link whose control connection stands: one in service, rather one that is not late; else on probation."""
+        """A link whose control connection stands: one in service, rather one that is not slow, and rather a slow one
+        than one that is late; else on probation."""
+        slow: Link | None = None
         late: Link | None = None
         fallback: Link | None = None
         for port in self._ports:
@@ -312,12 +333,15 @@ class Courier:
                 if link.id.peer != peer or link.control is None:
                     continue
                 if link.session.state is LinkState.UP:
-                    if not link.is_late:
+                    if link.is_late:
+                        late = late or link
+                    elif link.is_slow:
+                        slow = slow or link
+                    else:
                         return link
-                    late = late or link
                 elif link.session.state is LinkState.PROBATION:
                     fallback = link
-        return late or fallback
+        return slow or late or fallback
 
     def links_up(self, peer: int) -> list[Link]:
         """All links to the peer that are in service."""

@@ -1,4 +1,4 @@
-"""Where the next chunk goes, and what comes back when a NIC dies.
+"""What is on its way to a peer, and by which link; what comes back when a NIC dies.
 
 A lane is a mailbox for one peer, bound to one link at a time. It remembers each chunk that it handed to the link
 until the peer acknowledges it; its window bounds exactly those. When the link dies they go to the head of the peer's
@@ -9,28 +9,44 @@ A chunk whose lane is suspected may be on two lanes at once: its own, and that o
 until it is settled; a lane that is lost leaves it to the other. Nobody knows which of the two was acknowledged, so it
 measures neither.
 
-Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated.
+Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated; how, is said in
+``lane_choice``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import enum
+from collections.abc import Iterable
 from typing import Any
+
+from r2ccl.protocol.rate import Rate
 
 #: A lane never holds less than this many chunks, or the wire would idle while an acknowledgement travels.
 CHUNKS_MIN = 2
+#: But one where so many would take longer than this: half of the silence that makes a link late. What stands in a
+#: NIC's queue delays what the link is judged by, and the acknowledgement's way is short against such a chunk's.
+QUEUE_S_MAX = 0.025
 #: How far beyond bandwidth x round trip a lane may fill: half a product more, for the acknowledgements' jitter.
 HEADROOM = 1.5
 #: Taken for the round trip where the measured one is shorter: on a busy machine a process that became runnable waits
 #: this long for a core, and a window measured on an idle moment would starve the lane (0.8 against 2.2 GB/s on
 #: loopback).
 ROUND_TRIP_MIN_S = 0.003
-#: Weight of a new sample in the bandwidth estimate.
-SMOOTHING = 0.125
 #: A round-trip minimum older than this is replaced, so that a path that became longer is noticed.
 ROUND_TRIP_MEMORY_S = 10.0
-#: A rate is measured over at least this many bytes, or one late wake-up would look like a slow NIC.
-RATE_BYTES_MIN = 512 << 10
+#: Smaller chunks measure nothing: they cost as much in themselves as on the wire. The planner makes none below it of
+#: what is large.
+MEASURED_BYTES_MIN = 32 << 10
+
+
+class Probe(enum.IntEnum):
+    """How badly a lane that carried nothing for a while needs a chunk, to be measured by."""
+
+    NONE = 0
+    #: It is due for one that nobody waits for soon.
+    DUE = 1
+    #: There was none: for the next, whatever it is.
+    OVERDUE = 2
 
 
 class Parcel:
@@ -106,14 +122,10 @@ class Lane:
     """A transport actor's mailbox for one peer."""
 
     __slots__ = (
-        "_busy_since_s",
-        "_rate_bytes",
         "_round_trip_at_s",
-        "bandwidth",
         "chunk_bytes",
         "index",
         "is_diverted",
-        "is_measured",
         "is_orphan",
         "link",
         "outstanding",
@@ -121,6 +133,7 @@ class Lane:
         "peer",
         "probe_due",
         "progressed_at_s",
+        "rate",
         "round_trip_s",
         "unasked_bytes",
         "window_bytes",
@@ -141,21 +154,25 @@ class Lane:
         self.outstanding: dict[Parcel, None] = {}
         self.outstanding_bytes = 0
         self.chunk_bytes = chunk_bytes
-        #: Bytes per second, smoothed.
-        self.bandwidth = bandwidth
-        #: The estimate has seen traffic; until then it is what the NIC says of itself.
-        self.is_measured = False
+        self.rate = Rate(bandwidth)
         #: The shortest time from put to settled lately, for chunks that met an empty lane.
         self.round_trip_s = 0.0
         self._round_trip_at_s = 0.0
-        self._busy_since_s = 0.0
-        self._rate_bytes = 0
-        #: It carried nothing for a while: the next chunk goes here, whatever its estimate says, to measure it.
-        self.probe_due = False
+        self.probe_due = Probe.NONE
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
         #: A lane starts with room for a few chunks; what it measures then decides.
         self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second, as measured lately; what the NIC says of itself until then."""
+        return self.rate.bytes_s
+
+    @property
+    def is_measured(self) -> bool:
+        """The bandwidth has seen traffic."""
+        return self.rate.is_measured
 
     def has_room(self, size: int) -> bool:
         """Does a chunk of this size fit the window? An empty lane takes any."""
@@ -168,7 +185,7 @@ class Lane:
 
     def finish_s(self, size: int) -> float:
         """When a chunk put now is expected to have left, counted from now."""
-        return (self.outstanding_bytes + size) / self.bandwidth
+        return (self.outstanding_bytes + size) / self.rate.bytes_s
 
     def put(self, parcel: Parcel, now: float) -> bool:
         """The chunk is this lane's until it is settled or taken back. Returns whether to ask for an acknowledgement.
@@ -179,7 +196,7 @@ class Lane:
         parcel.lane = self
         parcel.sent_at_s = now
         parcel.was_hedged = False
-        self.probe_due = False
+        self.probe_due = Probe.NONE
         self.unasked_bytes += len(parcel.payload)
         if self.unasked_bytes * 4 < self.window_bytes:
             return False
@@ -197,7 +214,7 @@ class Lane:
 
     def _hold(self, parcel: Parcel, now: float) -> None:
         if not self.outstanding:
-            self._measure_from(now)
+            self.rate.began(now)
         self.outstanding[parcel] = None
         self.outstanding_bytes += len(parcel.payload)
         parcel.times_sent += 1
@@ -210,18 +227,19 @@ class Lane:
             parcel.lane = parcel.twin
         parcel.twin = None
 
-    def settle(self, parcel: Parcel, now: float) -> None:
-        """The peer has it, by this lane or by its twin's."""
+    def settle(self, parcel: Parcel, now: float, more_waits: bool = False) -> None:
+        """The peer has it, by this lane or by its twin's. ``more_waits``: for any lane to it."""
         twin = parcel.twin
         self._release(parcel)
         if parcel.was_hedged:
-            self._measure_from(now)
+            self.rate.restart(now)
             if twin is not None:
                 twin._release(parcel)
-                twin._measure_from(now)
+                twin.rate.restart(now)
             return
         self.progressed_at_s = now
-        self._measure(len(parcel.payload), now - parcel.sent_at_s, now)
+        if len(parcel.payload) >= MEASURED_BYTES_MIN:
+            self._measure(len(parcel.payload), now - parcel.sent_at_s, now, more_waits)
 
     def drop(self, parcel: Parcel) -> None:
         """The chunk's operation failed, or it is sent anew: no lane waits for it any more."""
@@ -237,13 +255,7 @@ class Lane:
             self._release(parcel)
         return parcels
 
-    def _measure_from(self, now: float) -> None:
-        self._busy_since_s = now
-        self._rate_bytes = 0
-
-    def _measure(self, size: int, round_trip_s: float, now: float) -> None:
-        if size < self.chunk_bytes // 2:
-            return
+    def _measure(self, size: int, round_trip_s: float, now: float, more_waits: bool) -> None:
         if (
             round_trip_s < self.round_trip_s
             or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S
@@ -251,44 +263,13 @@ class Lane:
         ):
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
-        self._rate_bytes += size
-        busy_s = now - self._busy_since_s
-        if self._rate_bytes >= RATE_BYTES_MIN and busy_s > 0:
-            self.bandwidth += SMOOTHING * (self._rate_bytes / busy_s - self.bandwidth)
-            self.is_measured = True
-            self._measure_from(now)
+        if self.rate.acknowledged(size, round_trip_s, now, more_waits or bool(self.outstanding)):
+            bandwidth = self.rate.bytes_s
+            chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
             self.window_bytes = max(
-                CHUNKS_MIN * self.chunk_bytes,
-                int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
+                chunks * self.chunk_bytes,
+                int(HEADROOM * bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
             )
-
-
-def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
-    """The bound lane with room that is expected to finish first, or that is due to be probed; None: the chunk waits.
-
-    A diverted lane is taken only where no other is in service: a late path is better than none.
-    """
-    best: Lane | None = None
-    best_s = 0.0
-    is_any_in_service = False
-    for lane in lanes:
-        # A link may be out of service already while the news is on its way to whoever binds its lane anew.
-        if lane.link is None or lane.is_diverted or not lane.link.is_up:
-            continue
-        is_any_in_service = True
-        if not lane.has_room(size):
-            continue
-        if lane.probe_due:
-            return lane
-        finish_s = lane.finish_s(size)
-        if best is None or finish_s < best_s:
-            best, best_s = lane, finish_s
-    return best if is_any_in_service else _pick_diverted(lanes, size)
-
-
-def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
-    usable = [lane for lane in lanes if lane.link is not None and lane.link.is_up and lane.has_room(size)]
-    return min(usable, key=lambda lane: lane.finish_s(size), default=None)
 
 
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:

@@ -1,0 +1,101 @@
+"""Which chunk goes where next: the rule that shares the work out over lanes of any speeds, without agreement.
+
+The chunk at the head of the queue is what the peer waits for most, so it goes to the lane that is expected to have it
+done first, *also if that lane is full and another has room*: on a lane of a tenth of the speed it would arrive last of
+all. A slow lane that has room takes a chunk from further back: the first one that would be done there before the faster
+lanes, working off the queue in order, have done it. So it is neither missed where it went nor where it was taken from, and
+a slow lane carries its share as long as the queue is long enough to hide how long a chunk takes there. Where the queue is
+shorter it carries nothing, since every chunk on it would be waited for.
+
+In numbers, for a lane that would have a chunk done in t, with D bytes of the queue before the chunk, and O bytes
+outstanding on the faster lanes that carry B bytes a second together: they would have it done in (O + D + size) / B, and
+the slow lane takes it if that is not less than t. Between lanes of about one speed this makes no difference: a lane with
+room is done first.
+
+A lane that is to be probed gets the last chunk of the queue: its estimate may be much too good as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from r2ccl.protocol.lanes import Lane, Parcel, Probe
+
+#: No chunk further back than this is looked at: a lane so slow that it needs more adds less than a percent.
+LOOK_AHEAD_MAX = 128
+
+
+class Ahead(NamedTuple):
+    """A chunk that leaves the queue out of turn."""
+
+    lane: Lane
+    #: Its place in the queue.
+    index: int
+
+
+def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
+    """The bound lane that is expected to finish first, or that is overdue to be probed; None: the chunk waits, for
+    that lane is full.
+
+    A diverted lane is taken only where no other is in service: a late path is better than none.
+    """
+    best: Lane | None = None
+    best_s = 0.0
+    for lane in lanes:
+        # A link may be out of service already while the news is on its way to whoever binds its lane anew.
+        if lane.link is None or lane.is_diverted or not lane.link.is_up:
+            continue
+        if lane.probe_due is Probe.OVERDUE and lane.has_room(size):
+            return lane
+        finish_s = (lane.outstanding_bytes + size) / lane.rate.bytes_s
+        if best is None or finish_s < best_s:
+            best, best_s = lane, finish_s
+    if best is None:
+        return _pick_diverted(lanes, size)
+    return best if best.has_room(size) else None
+
+
+def pick_ahead(lanes: Sequence[Lane], waiting: Sequence[Parcel]) -> Ahead | None:
+    """For when the head of the queue waits: a lane that has room, and the chunk behind the head that it may take."""
+    size = len(waiting[0].payload)
+    for lane in lanes:
+        if lane.link is None or lane.is_diverted or not lane.link.is_up or not lane.has_room(size):
+            continue
+        index = _last(waiting) if lane.probe_due else _hidden(lane, lanes, waiting, size)
+        if index and lane.has_room(len(waiting[index].payload)):
+            return Ahead(lane, index)
+    return None
+
+
+def _last(waiting: Sequence[Parcel]) -> int:
+    return min(len(waiting), LOOK_AHEAD_MAX) - 1
+
+
+def _hidden(lane: Lane, lanes: Sequence[Lane], waiting: Sequence[Parcel], size: int) -> int:
+    """The place of the first chunk whose turn on faster lanes comes no sooner than this lane would have it done; 0:
+    there is none."""
+    own_s = lane.finish_s(size)
+    outstanding_bytes = 0
+    faster_bytes_s = 0.0
+    for other in lanes:
+        if other is lane or other.link is None or other.is_diverted or not other.link.is_up:
+            continue
+        if other.finish_s(size) < own_s:
+            outstanding_bytes += other.outstanding_bytes
+            faster_bytes_s += other.bandwidth
+    missing_bytes = own_s * faster_bytes_s - outstanding_bytes
+    if missing_bytes > LOOK_AHEAD_MAX * lane.chunk_bytes:
+        return 0
+    for index, parcel in enumerate(islice(waiting, LOOK_AHEAD_MAX)):
+        if not parcel.is_settled:
+            missing_bytes -= len(parcel.payload)
+            if index and missing_bytes <= 0:
+                return index
+    return 0
+
+
+def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
+    usable = [lane for lane in lanes if lane.link is not None and lane.link.is_up and lane.has_room(size)]
+    return min(usable, key=lambda lane: lane.finish_s(size), default=None)
