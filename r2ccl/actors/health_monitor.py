@@ -115,6 +115,8 @@ class HealthMonitor(Actor):
             link.watched = link.is_late = False
             return
         control, bulk = link.control.sample(), link.bulk.sample()
+        if link.lane is not None and (late or (bulk.limited and not bulk.unsent_bytes)):
+            link.lane.rate.void()  # what it waits for is a process, not the wire
         health = link.health.judge(control, bulk, now)
         if health is Health.RED and not late:
             link.watched = link.is_late = False

@@ -19,7 +19,7 @@ from r2ccl.protocol.lanes import Lane, Probe
 PERIOD_S = 1.0
 #: An unused lane is probed once in so many times that a chunk is expected to take there, but at least once in
 #: ``PAUSE_S_MAX``: the estimate may be wrong.
-CHUNKS_PER_PROBE = 50
+CHUNKS_PER_PROBE = 20
 PAUSE_S_MAX = 10.0
 
 

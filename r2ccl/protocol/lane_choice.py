@@ -59,40 +59,39 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
 
 def pick_ahead(lanes: Sequence[Lane], waiting: Sequence[Parcel]) -> Ahead | None:
     """For when the head of the queue waits: a lane that has room, and the chunk behind the head that it may take."""
-    size = len(waiting[0].payload)
     for lane in lanes:
-        if lane.link is None or lane.is_diverted or not lane.link.is_up or not lane.has_room(size):
+        if lane.link is None or lane.is_diverted or not lane.link.is_up or not lane.has_room(1):
             continue
-        index = _last(waiting) if lane.probe_due else _hidden(lane, lanes, waiting, size)
+        index = min(len(waiting), LOOK_AHEAD_MAX) - 1 if lane.probe_due else _hidden(lane, lanes, waiting)
         if index and lane.has_room(len(waiting[index].payload)):
             return Ahead(lane, index)
     return None
 
 
-def _last(waiting: Sequence[Parcel]) -> int:
-    return min(len(waiting), LOOK_AHEAD_MAX) - 1
-
-
-def _hidden(lane: Lane, lanes: Sequence[Lane], waiting: Sequence[Parcel], size: int) -> int:
+def _hidden(lane: Lane, lanes: Sequence[Lane], waiting: Sequence[Parcel]) -> int:
     """The place of the first chunk whose turn on faster lanes comes no sooner than this lane would have it done; 0:
     there is none."""
+    size = lane.chunk_bytes
     own_s = lane.finish_s(size)
-    outstanding_bytes = 0
+    before_bytes = 0
     faster_bytes_s = 0.0
     for other in lanes:
         if other is lane or other.link is None or other.is_diverted or not other.link.is_up:
             continue
         if other.finish_s(size) < own_s:
-            outstanding_bytes += other.outstanding_bytes
-            faster_bytes_s += other.bandwidth
-    missing_bytes = own_s * faster_bytes_s - outstanding_bytes
-    if missing_bytes > LOOK_AHEAD_MAX * lane.chunk_bytes:
+            before_bytes += other.outstanding_bytes
+            faster_bytes_s += other.rate.bytes_s
+    ratio = faster_bytes_s / lane.rate.bytes_s
+    own_bytes = lane.outstanding_bytes
+    if ratio > LOOK_AHEAD_MAX:
         return 0
     for index, parcel in enumerate(islice(waiting, LOOK_AHEAD_MAX)):
-        if not parcel.is_settled:
-            missing_bytes -= len(parcel.payload)
-            if index and missing_bytes <= 0:
-                return index
+        if parcel.is_settled:
+            continue
+        size = len(parcel.payload)
+        before_bytes += size
+        if index and before_bytes >= ratio * (own_bytes + size):
+            return index
     return 0
 
 

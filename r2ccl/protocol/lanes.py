@@ -122,6 +122,7 @@ class Lane:
     """A transport actor's mailbox for one peer."""
 
     __slots__ = (
+        "_asked",
         "_round_trip_at_s",
         "chunk_bytes",
         "index",
@@ -161,6 +162,8 @@ class Lane:
         self.probe_due = Probe.NONE
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
+        #: The last chunk that an acknowledgement was asked for with.
+        self._asked: Parcel | None = None
         #: A lane starts with room for a few chunks; what it measures then decides.
         self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
 
@@ -201,6 +204,7 @@ class Lane:
         if self.unasked_bytes * 4 < self.window_bytes:
             return False
         self.unasked_bytes = 0
+        self._asked = parcel
         return True
 
     def put_twin(self, parcel: Parcel, now: float) -> None:
@@ -239,7 +243,8 @@ class Lane:
             return
         self.progressed_at_s = now
         if len(parcel.payload) >= MEASURED_BYTES_MIN:
-            self._measure(len(parcel.payload), now - parcel.sent_at_s, now, more_waits)
+            is_busy = more_waits or bool(self.outstanding) or parcel is self._asked
+            self._measure(len(parcel.payload), now - parcel.sent_at_s, now, is_busy)
 
     def drop(self, parcel: Parcel) -> None:
         """The chunk's operation failed, or it is sent anew: no lane waits for it any more."""
@@ -255,7 +260,7 @@ class Lane:
             self._release(parcel)
         return parcels
 
-    def _measure(self, size: int, round_trip_s: float, now: float, more_waits: bool) -> None:
+    def _measure(self, size: int, round_trip_s: float, now: float, is_busy: bool) -> None:
         if (
             round_trip_s < self.round_trip_s
             or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S
@@ -263,7 +268,7 @@ class Lane:
         ):
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
-        if self.rate.acknowledged(size, round_trip_s, now, more_waits or bool(self.outstanding)):
+        if self.rate.acknowledged(size, round_trip_s, now, is_busy):
             bandwidth = self.rate.bytes_s
             chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
             self.window_bytes = max(

@@ -6,13 +6,12 @@ wake-up of 20 ms, which no rate of a sample tells from a slow wire, for less tha
 
 When the wire had work is not obvious from here. Time counts while chunks are outstanding, with these exceptions:
 
-    the lane is empty, and nothing waits that it could have had                its last acknowledgement may be late,
-                                                                               because nobody is in a hurry for it
+    the lane is empty, nothing waits, and no acknowledgement was asked for     the peer is in no hurry to give it
     the kernel says that all has arrived, or that the peer does not read       the peer's process is busy or stopped
     this process was away                                                      (decision 17)
 
-The last two are seen by whoever watches the sockets, who then says ``void``. A sample may be wrong all the same, so none
-has more than a quarter's weight.
+The last two are seen by whoever watches the sockets, who then says ``void``. A sample may be wrong all the same, so one
+has a quarter's weight at most. The second in a row that is less than half of the estimate is no accident, and has half.
 
 A chunk that took less than half of what the estimate says proves that the lane is twice as fast at least. No wake-up
 makes a chunk arrive early, so this is believed at once, one doubling a chunk: a burst that some shapers let through
@@ -27,6 +26,9 @@ import math
 MEMORY_S = 0.1
 #: No sample weighs more, however long it took.
 WEIGHT_MAX = 0.25
+#: Of a sample below ``LOW`` of the estimate that follows another.
+WEIGHT_LOW = 0.5
+LOW = 0.5
 #: A rate is measured over at least this many bytes, or this long: over less the jitter of acknowledgements counts most.
 RATE_BYTES_MIN = 512 << 10
 RATE_S_MIN = 0.005
@@ -39,7 +41,7 @@ PROOF = 2.0
 class Rate:
     """The estimate of one lane."""
 
-    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_since_s", "bytes_s")
+    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_is_low", "_since_s", "bytes_s")
 
     def __init__(self, bytes_s: float) -> None:
         #: Bytes per second.
@@ -52,6 +54,7 @@ class Rate:
         self._bytes = 0
         #: When the lane became empty while something waited.
         self._emptied_s = -1.0
+        self._is_low = False
 
     @property
     def is_measured(self) -> bool:
@@ -75,7 +78,7 @@ class Rate:
 
     def acknowledged(self, size: int, took_s: float, now: float, is_busy: bool) -> bool:
         """A chunk arrived ``took_s`` after it was put. ``is_busy``: others are outstanding, or wait and may come at
-        once. Returns whether the estimate changed."""
+        once, or it was asked for. Returns whether the estimate changed."""
         if size > took_s * self.bytes_s * PROOF:
             self.bytes_s *= PROOF
             self._busy_s = max(self._busy_s, took_s)
@@ -98,9 +101,12 @@ class Rate:
         return True
 
     def _learn(self, bytes_s: float, took_s: float) -> None:
+        was_low, self._is_low = self._is_low, bytes_s < LOW * self.bytes_s
         if not self._busy_s:
             self.bytes_s = bytes_s
         else:
             weight = min(WEIGHT_MAX, max(1 - math.exp(-took_s / MEMORY_S), took_s / (self._busy_s + took_s)))
+            if was_low and self._is_low:
+                weight = WEIGHT_LOW
             self.bytes_s += weight * (bytes_s - self.bytes_s)
         self._busy_s = min(MEMORY_S, self._busy_s + took_s)
