@@ -13,7 +13,7 @@ from typing import Any
 from r2ccl.actors.links import Link, Port
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.hedging import Hedger, HedgingLimits, Path
-from r2ccl.protocol.lane_choice import pick_ahead, pick_lane
+from r2ccl.protocol.lane_choice import even_out, pick_ahead, pick_lane
 from r2ccl.protocol.lanes import Lane, Parcel
 from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.link_speeds import LinkSpeeds
@@ -275,8 +275,8 @@ class Courier:
             parcel.is_settled = True
             if parcel.times_sent > 1:
                 self.hedger.settled(parcel)
-            if parcel.lane is not None:
-                parcel.lane.settle(parcel, now, more_waits)
+            if parcel.lane is not None and parcel.lane.settle(parcel, now, more_waits):
+                even_out(self.lanes[peer])
             if tell and parcel.owner is not None:
                 owned.append(parcel)
         self.unsettled -= count

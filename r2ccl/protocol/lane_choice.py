@@ -10,7 +10,8 @@ shorter it carries nothing, since every chunk on it would be waited for.
 In numbers, for a lane that would have a chunk done in t, with D bytes of the queue before the chunk, and O bytes
 outstanding on the faster lanes that carry B bytes a second together: they would have it done in (O + D + size) / B, and
 the slow lane takes it if that is not less than t. Between lanes of about one speed this makes no difference: a lane with
-room is done first.
+room is done first. Rates that differ by less than a fifth are taken for equal, because measurements differ by as much: a
+difference that is none would leave one lane with nothing to do at the end of each operation.
 
 A lane that is to be probed gets the last chunk of the queue: its estimate may be much too good as well.
 """
@@ -19,12 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from r2ccl.protocol.lanes import Lane, Parcel, Probe
 
 #: No chunk further back than this is looked at: a lane so slow that it needs more adds less than a percent.
 LOOK_AHEAD_MAX = 128
+#: Lanes whose rates are at least this part of another's are as fast.
+ALIKE = 0.8
+
+_RATE = attrgetter("rate.bytes_s")
 
 
 class Ahead(NamedTuple):
@@ -33,6 +39,16 @@ class Ahead(NamedTuple):
     lane: Lane
     #: Its place in the queue.
     index: int
+
+
+def even_out(lanes: Sequence[Lane]) -> None:
+    """A lane of a peer was measured anew: the pace of each to reckon with."""
+    leader_bytes_s = 0.0
+    for lane in sorted(lanes, key=_RATE, reverse=True):
+        rate = lane.rate.bytes_s
+        if rate < ALIKE * leader_bytes_s or not leader_bytes_s:
+            leader_bytes_s = rate
+        lane.pace = leader_bytes_s
 
 
 def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
@@ -49,7 +65,7 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
             continue
         if lane.probe_due is Probe.OVERDUE and lane.has_room(size):
             return lane
-        finish_s = (lane.outstanding_bytes + size) / lane.rate.bytes_s
+        finish_s = (lane.outstanding_bytes + size) / lane.pace
         if best is None or finish_s < best_s:
             best, best_s = lane, finish_s
     if best is None:
@@ -80,8 +96,8 @@ def _hidden(lane: Lane, lanes: Sequence[Lane], waiting: Sequence[Parcel]) -> int
             continue
         if other.finish_s(size) < own_s:
             before_bytes += other.outstanding_bytes
-            faster_bytes_s += other.rate.bytes_s
-    ratio = faster_bytes_s / lane.rate.bytes_s
+            faster_bytes_s += other.pace
+    ratio = faster_bytes_s / lane.pace
     own_bytes = lane.outstanding_bytes
     if ratio > LOOK_AHEAD_MAX:
         return 0

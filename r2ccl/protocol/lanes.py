@@ -34,9 +34,6 @@ HEADROOM = 1.5
 ROUND_TRIP_MIN_S = 0.003
 #: A round-trip minimum older than this is replaced, so that a path that became longer is noticed.
 ROUND_TRIP_MEMORY_S = 10.0
-#: Smaller chunks measure nothing: they cost as much in themselves as on the wire. The planner makes none below it of
-#: what is large.
-MEASURED_BYTES_MIN = 32 << 10
 
 
 class Probe(enum.IntEnum):
@@ -131,6 +128,7 @@ class Lane:
         "link",
         "outstanding",
         "outstanding_bytes",
+        "pace",
         "peer",
         "probe_due",
         "progressed_at_s",
@@ -156,6 +154,8 @@ class Lane:
         self.outstanding_bytes = 0
         self.chunk_bytes = chunk_bytes
         self.rate = Rate(bandwidth)
+        #: Bytes per second to reckon with: the rate, made even with those of lanes that are about as fast.
+        self.pace = bandwidth
         #: The shortest time from put to settled lately, for chunks that met an empty lane.
         self.round_trip_s = 0.0
         self._round_trip_at_s = 0.0
@@ -188,7 +188,7 @@ class Lane:
 
     def finish_s(self, size: int) -> float:
         """When a chunk put now is expected to have left, counted from now."""
-        return (self.outstanding_bytes + size) / self.rate.bytes_s
+        return (self.outstanding_bytes + size) / self.pace
 
     def put(self, parcel: Parcel, now: float) -> bool:
         """The chunk is this lane's until it is settled or taken back. Returns whether to ask for an acknowledgement.
@@ -231,8 +231,9 @@ class Lane:
             parcel.lane = parcel.twin
         parcel.twin = None
 
-    def settle(self, parcel: Parcel, now: float, more_waits: bool = False) -> None:
-        """The peer has it, by this lane or by its twin's. ``more_waits``: for any lane to it."""
+    def settle(self, parcel: Parcel, now: float, more_waits: bool = False) -> bool:
+        """The peer has it, by this lane or by its twin's. ``more_waits``: for any lane to it. Returns whether the rate
+        was measured anew."""
         twin = parcel.twin
         self._release(parcel)
         if parcel.was_hedged:
@@ -240,11 +241,11 @@ class Lane:
             if twin is not None:
                 twin._release(parcel)
                 twin.rate.restart(now)
-            return
+            return False
         self.progressed_at_s = now
-        if len(parcel.payload) >= MEASURED_BYTES_MIN:
-            is_busy = more_waits or bool(self.outstanding) or parcel is self._asked
-            self._measure(len(parcel.payload), now - parcel.sent_at_s, now, is_busy)
+        if 2 * len(parcel.payload) < self.chunk_bytes:
+            return False
+        return self._measure(parcel, now, more_waits or 2 * self.outstanding_bytes > self.window_bytes)
 
     def drop(self, parcel: Parcel) -> None:
         """The chunk's operation failed, or it is sent anew: no lane waits for it any more."""
@@ -260,7 +261,8 @@ class Lane:
             self._release(parcel)
         return parcels
 
-    def _measure(self, size: int, round_trip_s: float, now: float, is_busy: bool) -> None:
+    def _measure(self, parcel: Parcel, now: float, is_busy: bool) -> bool:
+        round_trip_s = now - parcel.sent_at_s
         if (
             round_trip_s < self.round_trip_s
             or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S
@@ -268,13 +270,15 @@ class Lane:
         ):
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
-        if self.rate.acknowledged(size, round_trip_s, now, is_busy):
-            bandwidth = self.rate.bytes_s
-            chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
-            self.window_bytes = max(
-                chunks * self.chunk_bytes,
-                int(HEADROOM * bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
-            )
+        if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel is self._asked):
+            return False
+        bandwidth = self.rate.bytes_s
+        chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
+        self.window_bytes = max(
+            chunks * self.chunk_bytes,
+            int(HEADROOM * bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
+        )
+        return True
 
 
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:

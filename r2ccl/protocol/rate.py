@@ -4,13 +4,15 @@ A rate is bytes over time in which the wire had work; the estimate is their mean
 of such time. So it forgets as fast on a slow lane as on a fast one, and a sample counts for as long as it took: a late
 wake-up of 20 ms, which no rate of a sample tells from a slow wire, for less than a fifth.
 
-When the wire had work is not obvious from here. Time counts while chunks are outstanding, with these exceptions:
+When the wire had work is not obvious from here. While chunks are outstanding it may have delivered all of them, and an
+acknowledgement be on its way. So time counts while the lane is full, or work waits that it could have; and a chunk that
+took long by itself counts, if its acknowledgement was asked for: compared with such a time the acknowledgement's way is
+short. Even then what is waited for may not be the wire:
 
-    the lane is empty, nothing waits, and no acknowledgement was asked for     the peer is in no hurry to give it
     the kernel says that all has arrived, or that the peer does not read       the peer's process is busy or stopped
     this process was away                                                      (decision 17)
 
-The last two are seen by whoever watches the sockets, who then says ``void``. A sample may be wrong all the same, so one
+Both are seen by whoever watches the sockets, who then says ``void``. A sample may be wrong all the same, so one
 has a quarter's weight at most. The second in a row that is less than half of the estimate is no accident, and has half.
 
 A chunk that took less than half of what the estimate says proves that the lane is twice as fast at least. No wake-up
@@ -32,6 +34,8 @@ LOW = 0.5
 #: A rate is measured over at least this many bytes, or this long: over less the jitter of acknowledgements counts most.
 RATE_BYTES_MIN = 512 << 10
 RATE_S_MIN = 0.005
+#: What a chunk that goes alone takes at least, to be a measurement.
+ALONE_S_MIN = 0.010
 #: A lane that was empty for longer had nothing to do, even if something waited.
 GAP_S = 0.0005
 #: So many times faster than estimated is no jitter.
@@ -76,27 +80,24 @@ class Rate:
         self._since_s = None
         self._bytes = 0
 
-    def acknowledged(self, size: int, took_s: float, now: float, is_busy: bool) -> bool:
-        """A chunk arrived ``took_s`` after it was put. ``is_busy``: others are outstanding, or wait and may come at
-        once, or it was asked for. Returns whether the estimate changed."""
+    def acknowledged(self, size: int, took_s: float, now: float, is_busy: bool, was_asked: bool) -> bool:
+        """A chunk arrived ``took_s`` after it was put. ``is_busy``: the lane is full, or more waits and may come at
+        once. ``was_asked``: its acknowledgement was. Returns whether the estimate changed."""
+        if is_busy:
+            self._emptied_s = now
         if size > took_s * self.bytes_s * PROOF:
             self.bytes_s *= PROOF
             self._busy_s = max(self._busy_s, took_s)
             self.restart(now)
-            self._emptied_s = now
             return True
-        if self._since_s is None:
-            if is_busy:
-                self.restart(now)
+        if self._since_s is None or not (is_busy or (was_asked and took_s >= ALONE_S_MIN)):
+            self.restart(now)
             return False
-        if not is_busy:
-            return False
-        self._emptied_s = now
         self._bytes += size
-        took_s = now - self._since_s
-        if took_s <= 0 or (self._bytes < RATE_BYTES_MIN and took_s < RATE_S_MIN):
+        busy_s = now - self._since_s
+        if busy_s <= 0 or (self._bytes < RATE_BYTES_MIN and busy_s < RATE_S_MIN):
             return False
-        self._learn(self._bytes / took_s, took_s)
+        self._learn(self._bytes / busy_s, busy_s)
         self.restart(now)
         return True
 
