@@ -2,7 +2,7 @@
 
 A lane that carries measures itself with every acknowledgement. One that carries nothing learns nothing, and a bad
 estimate from a bad moment, or a NIC that was slow for a while, would keep it from ever being used again; so from time to
-time a chunk goes there to measure it (decision 14). If there is none for a second that can be spared, the next one goes,
+time a chunk goes there to measure it (decision 14). If there is none for half a second that can be spared, the next one goes,
 whoever waits for it: so that this costs little also on a very slow lane, it is asked of a lane for a small part of the
 time only.
 """
@@ -16,7 +16,7 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.lanes import Lane, Probe
 
-PERIOD_S = 1.0
+PERIOD_S = 0.5
 #: An unused lane is probed once in so many times that a chunk is expected to take there, but at least once in
 #: ``PAUSE_S_MAX``: the estimate may be wrong.
 CHUNKS_PER_PROBE = 20

@@ -10,8 +10,9 @@ shorter it carries nothing, since every chunk on it would be waited for.
 In numbers, for a lane that would have a chunk done in t, with D bytes of the queue before the chunk, and O bytes
 outstanding on the faster lanes that carry B bytes a second together: they would have it done in (O + D + size) / B, and
 the slow lane takes it if that is not less than t. Between lanes of about one speed this makes no difference: a lane with
-room is done first. Rates that differ by less than a fifth are taken for equal, because measurements differ by as much: a
-difference that is none would leave one lane with nothing to do at the end of each operation.
+room is done first. Rates that differ by less than two fifths are taken for equal. Where operations are small, measurements of
+equal lanes differ by nearly as much, and would leave one lane with nothing to do at the end of each; where they are
+large, a lane of two thirds of the speed has room two thirds as often, and so carries its share all the same.
 
 A lane that is to be probed gets the last chunk of the queue: its estimate may be much too good as well.
 """
@@ -28,7 +29,7 @@ from r2ccl.protocol.lanes import Lane, Parcel, Probe
 #: No chunk further back than this is looked at: a lane so slow that it needs more adds less than a percent.
 LOOK_AHEAD_MAX = 128
 #: Lanes whose rates are at least this part of another's are as fast.
-ALIKE = 0.8
+ALIKE = 0.6
 
 _RATE = attrgetter("rate.bytes_s")
 
@@ -42,8 +43,15 @@ class Ahead(NamedTuple):
 
 
 def even_out(lanes: Sequence[Lane]) -> None:
-    """A lane of a peer was measured anew: the pace of each to reckon with."""
-    leader_bytes_s = 0.0
+    """A lane of a peer was measured anew: the pace of each to reckon with.
+
+    Of lanes that were not measured nothing is believed that goes beyond the best one that was. If they are faster, a
+    chunk each will prove it.
+    """
+    leader_bytes_s = best_bytes_s = max((lane.rate.bytes_s for lane in lanes if lane.is_measured), default=0.0)
+    for lane in lanes:
+        if not lane.is_measured:
+            lane.rate.bytes_s = min(lane.rate.bytes_s, best_bytes_s)
     for lane in sorted(lanes, key=_RATE, reverse=True):
         rate = lane.rate.bytes_s
         if rate < ALIKE * leader_bytes_s or not leader_bytes_s:
@@ -63,7 +71,7 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
         # A link may be out of service already while the news is on its way to whoever binds its lane anew.
         if lane.link is None or lane.is_diverted or not lane.link.is_up:
             continue
-        if lane.probe_due is Probe.OVERDUE and lane.has_room(size):
+        if lane.probe_due is Probe.OVERDUE and not lane.outstanding:
             return lane
         finish_s = (lane.outstanding_bytes + size) / lane.pace
         if best is None or finish_s < best_s:

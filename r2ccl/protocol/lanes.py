@@ -36,6 +36,12 @@ ROUND_TRIP_MIN_S = 0.003
 ROUND_TRIP_MEMORY_S = 10.0
 
 
+#: A rate that rose by so much at once may be higher still.
+PROVEN = 1.2
+#: How often the acknowledgement of a chunk that goes alone is asked for, to measure the lane.
+ALONE_PERIOD_S = 0.010
+
+
 class Probe(enum.IntEnum):
     """How badly a lane that carried nothing for a while needs a chunk, to be measured by."""
 
@@ -66,6 +72,7 @@ class Parcel:
         "times_sent",
         "turn",
         "twin",
+        "was_asked",
         "was_hedged",
         "was_written",
     )
@@ -102,6 +109,8 @@ class Parcel:
         self.lane: Lane | None = None
         #: Another lane that holds it, too; never without the first.
         self.twin: Lane | None = None
+        #: When it was last put its acknowledgement was asked for.
+        self.was_asked = False
         #: Since it was last put it also went out elsewhere: an acknowledgement may be of either.
         self.was_hedged = False
         self.sent_at_s = 0.0
@@ -119,7 +128,7 @@ class Lane:
     """A transport actor's mailbox for one peer."""
 
     __slots__ = (
-        "_asked",
+        "_asked_alone_s",
         "_round_trip_at_s",
         "chunk_bytes",
         "index",
@@ -162,8 +171,7 @@ class Lane:
         self.probe_due = Probe.NONE
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
-        #: The last chunk that an acknowledgement was asked for with.
-        self._asked: Parcel | None = None
+        self._asked_alone_s = 0.0
         #: A lane starts with room for a few chunks; what it measures then decides.
         self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
 
@@ -193,18 +201,24 @@ class Lane:
     def put(self, parcel: Parcel, now: float) -> bool:
         """The chunk is this lane's until it is settled or taken back. Returns whether to ask for an acknowledgement.
 
-        A quarter of the window at a time: the wire never idles, and most chunks need no frame of their own in return.
+        A quarter of the window at a time: the wire never idles, and most chunks need no frame of their own in return. And
+        now and then for a chunk that goes alone, to measure how long it takes.
         """
+        is_alone = not self.outstanding
         self._hold(parcel, now)
         parcel.lane = self
         parcel.sent_at_s = now
-        parcel.was_hedged = False
+        parcel.was_asked = parcel.was_hedged = False
         self.probe_due = Probe.NONE
         self.unasked_bytes += len(parcel.payload)
-        if self.unasked_bytes * 4 < self.window_bytes:
+        if self.unasked_bytes * 4 < self.window_bytes and not (
+            is_alone and now - self._asked_alone_s >= ALONE_PERIOD_S and 2 * len(parcel.payload) >= self.chunk_bytes
+        ):
             return False
+        if is_alone:
+            self._asked_alone_s = now
         self.unasked_bytes = 0
-        self._asked = parcel
+        parcel.was_asked = True
         return True
 
     def put_twin(self, parcel: Parcel, now: float) -> None:
@@ -270,9 +284,12 @@ class Lane:
         ):
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
-        if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel is self._asked):
+        before = self.rate.bytes_s
+        if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel.was_asked):
             return False
         bandwidth = self.rate.bytes_s
+        if bandwidth > PROVEN * before:
+            self.probe_due = Probe.OVERDUE  # there may be more to it
         chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
         self.window_bytes = max(
             chunks * self.chunk_bytes,

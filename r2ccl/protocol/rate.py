@@ -5,9 +5,8 @@ of such time. So it forgets as fast on a slow lane as on a fast one, and a sampl
 wake-up of 20 ms, which no rate of a sample tells from a slow wire, for less than a fifth.
 
 When the wire had work is not obvious from here. While chunks are outstanding it may have delivered all of them, and an
-acknowledgement be on its way. So time counts while the lane is full, or work waits that it could have; and a chunk that
-took long by itself counts, if its acknowledgement was asked for: compared with such a time the acknowledgement's way is
-short. Even then what is waited for may not be the wire:
+acknowledgement be on its way. So time counts while the lane is full, or work waits that it could have. Even then what is
+waited for may not be the wire:
 
     the kernel says that all has arrived, or that the peer does not read       the peer's process is busy or stopped
     this process was away                                                      (decision 17)
@@ -15,9 +14,14 @@ short. Even then what is waited for may not be the wire:
 Both are seen by whoever watches the sockets, who then says ``void``. A sample may be wrong all the same, so one
 has a quarter's weight at most. The second in a row that is less than half of the estimate is no accident, and has half.
 
-A chunk that took less than half of what the estimate says proves that the lane is twice as fast at least. No wake-up
-makes a chunk arrive early, so this is believed at once, one doubling a chunk: a burst that some shapers let through
-after idleness is shorter than that.
+Where operations are small a lane is never full. There its chunks are compared with the estimate one by one:
+
+    it took less than the estimate says       nothing makes a chunk arrive early, so the lane is as fast as that. At most
+                                              a doubling for each: some shapers let a burst through after idleness
+    it took long, and its acknowledgement     compared with such a time the acknowledgement's way is short: a sample
+    was asked for
+    it took twice as long as the estimate     one may have been kept waiting by a process, or a few; the third in a row
+    says, and was asked for, too              is a sample
 """
 
 from __future__ import annotations
@@ -28,24 +32,27 @@ import math
 MEMORY_S = 0.1
 #: No sample weighs more, however long it took.
 WEIGHT_MAX = 0.25
-#: Of a sample below ``LOW`` of the estimate that follows another.
+#: Of a sample below ``LOW`` of the estimate that is no accident.
 WEIGHT_LOW = 0.5
 LOW = 0.5
 #: A rate is measured over at least this many bytes, or this long: over less the jitter of acknowledgements counts most.
 RATE_BYTES_MIN = 512 << 10
 RATE_S_MIN = 0.005
-#: What a chunk that goes alone takes at least, to be a measurement.
+#: What a chunk that goes alone takes at least to be a sample, and to be one with others like it.
 ALONE_S_MIN = 0.010
+SLOW_S_MIN = 0.001
+SLOW_CHUNKS = 3
 #: A lane that was empty for longer had nothing to do, even if something waited.
 GAP_S = 0.0005
-#: So many times faster than estimated is no jitter.
-PROOF = 2.0
+#: So many times faster than estimated is no jitter; and how far one chunk raises the estimate at most.
+PROOF = 1.25
+STEP_MAX = 2.0
 
 
 class Rate:
     """The estimate of one lane."""
 
-    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_is_low", "_since_s", "bytes_s")
+    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_is_low", "_since_s", "_slow_chunks", "bytes_s")
 
     def __init__(self, bytes_s: float) -> None:
         #: Bytes per second.
@@ -59,6 +66,8 @@ class Rate:
         #: When the lane became empty while something waited.
         self._emptied_s = -1.0
         self._is_low = False
+        #: Chunks in a row that took twice as long as expected.
+        self._slow_chunks = 0
 
     @property
     def is_measured(self) -> bool:
@@ -79,35 +88,56 @@ class Rate:
         """What is outstanding does not wait for the wire."""
         self._since_s = None
         self._bytes = 0
+        self._slow_chunks = 0
 
     def acknowledged(self, size: int, took_s: float, now: float, is_busy: bool, was_asked: bool) -> bool:
         """A chunk arrived ``took_s`` after it was put. ``is_busy``: the lane is full, or more waits and may come at
         once. ``was_asked``: its acknowledgement was. Returns whether the estimate changed."""
-        if is_busy:
-            self._emptied_s = now
         if size > took_s * self.bytes_s * PROOF:
-            self.bytes_s *= PROOF
+            self.bytes_s = size / max(took_s, size / (self.bytes_s * STEP_MAX))
             self._busy_s = max(self._busy_s, took_s)
-            self.restart(now)
+            self._slow_chunks = 0
+            self._go_on(now, is_busy)
             return True
-        if self._since_s is None or not (is_busy or (was_asked and took_s >= ALONE_S_MIN)):
-            self.restart(now)
+        if self._since_s is None:
+            self._go_on(now, is_busy)
             return False
+        if not is_busy:
+            return was_asked and self._alone(size, took_s, now)
         self._bytes += size
         busy_s = now - self._since_s
         if busy_s <= 0 or (self._bytes < RATE_BYTES_MIN and busy_s < RATE_S_MIN):
+            self._emptied_s = now
             return False
-        self._learn(self._bytes / busy_s, busy_s)
-        self.restart(now)
+        is_low = self._bytes < LOW * self.bytes_s * busy_s
+        self._learn(self._bytes / busy_s, busy_s, is_low and self._is_low)
+        self._is_low = is_low
+        self._go_on(now, is_busy)
         return True
 
-    def _learn(self, bytes_s: float, took_s: float) -> None:
-        was_low, self._is_low = self._is_low, bytes_s < LOW * self.bytes_s
+    def _go_on(self, now: float, is_busy: bool) -> None:
+        self.restart(now)
+        if is_busy:
+            self._emptied_s = now
+
+    def _alone(self, size: int, took_s: float, now: float) -> bool:
+        self.restart(now)
+        if size < LOW * self.bytes_s * took_s and took_s >= SLOW_S_MIN:
+            self._slow_chunks += 1
+        else:
+            self._slow_chunks = 0
+        is_slow = self._slow_chunks >= SLOW_CHUNKS
+        if is_slow or took_s >= ALONE_S_MIN:
+            self._learn(size / took_s, took_s, is_slow)
+            return True
+        return False
+
+    def _learn(self, bytes_s: float, took_s: float, is_sure: bool) -> None:
         if not self._busy_s:
             self.bytes_s = bytes_s
+        elif is_sure:
+            self.bytes_s += WEIGHT_LOW * (bytes_s - self.bytes_s)
         else:
             weight = min(WEIGHT_MAX, max(1 - math.exp(-took_s / MEMORY_S), took_s / (self._busy_s + took_s)))
-            if was_low and self._is_low:
-                weight = WEIGHT_LOW
             self.bytes_s += weight * (bytes_s - self.bytes_s)
         self._busy_s = min(MEMORY_S, self._busy_s + took_s)
