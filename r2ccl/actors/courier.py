@@ -13,7 +13,7 @@ from typing import Any
 from r2ccl.actors.links import Link, Port
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.hedging import Hedger, HedgingLimits, Path
-from r2ccl.protocol.lane_choice import even_out, pick_ahead, pick_lane
+from r2ccl.protocol.lane_choice import even_out, pick_lane, take_next
 from r2ccl.protocol.lanes import Lane, Parcel
 from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.link_speeds import LinkSpeeds
@@ -97,20 +97,8 @@ class Courier:
         """A lane has room again, or is new: send what waits."""
         waiting = self.outboxes[peer].waiting
         lanes = self.lanes[peer]
-        while waiting:
-            if waiting[0].is_settled:
-                waiting.popleft()
-                continue
-            lane = pick_lane(lanes, len(waiting[0].payload))
-            if lane is None:
-                break
-            self.put(lane, waiting.popleft())
-        # The head waits for a lane that is full. Slower ones may help with what is behind it.
-        while len(waiting) > 1 and (ahead := pick_ahead(lanes, waiting)) is not None:
-            parcel = waiting[ahead.index]
-            del waiting[ahead.index]
-            if not parcel.is_settled:
-                self.put(ahead.lane, parcel)
+        while waiting and (taken := take_next(lanes, waiting)) is not None:
+            self.put(*taken)
 
     def put(self, lane: Lane, parcel: Parcel) -> None:
         """Hand a chunk to the lane's link."""

@@ -19,10 +19,10 @@ A lane that is to be probed gets the last chunk of the queue: its estimate may b
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
 
 from r2ccl.protocol.lanes import Lane, Parcel, Probe
 
@@ -34,14 +34,6 @@ ALIKE = 0.6
 _RATE = attrgetter("rate.bytes_s")
 
 
-class Ahead(NamedTuple):
-    """A chunk that leaves the queue out of turn."""
-
-    lane: Lane
-    #: Its place in the queue.
-    index: int
-
-
 def even_out(lanes: Sequence[Lane]) -> None:
     """A lane of a peer was measured anew: the pace of each to reckon with.
 
@@ -50,7 +42,7 @@ def even_out(lanes: Sequence[Lane]) -> None:
     """
     leader_bytes_s = best_bytes_s = max((lane.rate.bytes_s for lane in lanes if lane.is_measured), default=0.0)
     for lane in lanes:
-        if not lane.is_measured:
+        if best_bytes_s and not lane.is_measured:
             lane.rate.bytes_s = min(lane.rate.bytes_s, best_bytes_s)
     for lane in sorted(lanes, key=_RATE, reverse=True):
         rate = lane.rate.bytes_s
@@ -81,18 +73,40 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
     return best if best.has_room(size) else None
 
 
-def pick_ahead(lanes: Sequence[Lane], waiting: Sequence[Parcel]) -> Ahead | None:
-    """For when the head of the queue waits: a lane that has room, and the chunk behind the head that it may take."""
+def take_next(lanes: Sequence[Lane], waiting: deque[Parcel]) -> tuple[Lane, Parcel] | None:
+    """Take a chunk out of the queue, for a lane that has room: the head, or one that a slow lane may take out of turn.
+    None: all wait."""
+    while waiting and waiting[0].is_settled:
+        waiting.popleft()
+    if not waiting:
+        return None
+    lane = pick_lane(lanes, len(waiting[0].payload))
+    if lane is not None:
+        return lane, waiting.popleft()
+    return _take_ahead(lanes, waiting) if len(waiting) > 1 else None
+
+
+def _take_ahead(lanes: Sequence[Lane], waiting: deque[Parcel]) -> tuple[Lane, Parcel] | None:
     for lane in lanes:
         if lane.link is None or lane.is_diverted or not lane.link.is_up or not lane.has_room(1):
             continue
-        index = min(len(waiting), LOOK_AHEAD_MAX) - 1 if lane.probe_due else _hidden(lane, lanes, waiting)
-        if index and lane.has_room(len(waiting[index].payload)):
-            return Ahead(lane, index)
+        place = _last(waiting) if lane.probe_due else _hidden(lane, lanes, waiting)
+        if place and lane.has_room(len(waiting[place].payload)):
+            parcel = waiting[place]
+            del waiting[place]
+            return lane, parcel
     return None
 
 
-def _hidden(lane: Lane, lanes: Sequence[Lane], waiting: Sequence[Parcel]) -> int:
+def _last(waiting: deque[Parcel]) -> int:
+    """The place of the last chunk that is looked at and still wanted; 0: there is none but the head."""
+    place = min(len(waiting), LOOK_AHEAD_MAX) - 1
+    while waiting[place].is_settled:
+        place -= 1
+    return place
+
+
+def _hidden(lane: Lane, lanes: Sequence[Lane], waiting: deque[Parcel]) -> int:
     """The place of the first chunk whose turn on faster lanes comes no sooner than this lane would have it done; 0:
     there is none."""
     size = lane.chunk_bytes

@@ -110,7 +110,11 @@ class Rate:
             self._emptied_s = now
             return False
         is_low = self._bytes < LOW * self.bytes_s * busy_s
-        self._learn(self._bytes / busy_s, busy_s, is_low and self._is_low)
+        if self._busy_s:
+            self._learn(self._bytes / busy_s, busy_s, is_low and self._is_low)
+        else:
+            self.bytes_s = self._bytes / busy_s
+            self._busy_s = busy_s
         self._is_low = is_low
         self._go_on(now, is_busy)
         return True
@@ -133,11 +137,8 @@ class Rate:
         return False
 
     def _learn(self, bytes_s: float, took_s: float, is_sure: bool) -> None:
-        if not self._busy_s:
-            self.bytes_s = bytes_s
-        elif is_sure:
-            self.bytes_s += WEIGHT_LOW * (bytes_s - self.bytes_s)
-        else:
+        weight = WEIGHT_LOW
+        if not is_sure:
             weight = min(WEIGHT_MAX, max(1 - math.exp(-took_s / MEMORY_S), took_s / (self._busy_s + took_s)))
-            self.bytes_s += weight * (bytes_s - self.bytes_s)
+        self.bytes_s += weight * (bytes_s - self.bytes_s)
         self._busy_s = min(MEMORY_S, self._busy_s + took_s)

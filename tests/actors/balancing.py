@@ -41,9 +41,7 @@ class Job:
         self.world = world
         self.loop = world.loop
         self._in_flight = in_flight
-        self._arrays = [
-            [np.ones(size_bytes // 4, np.int32) for _ in range(in_flight)] for _ in world.communicators
-        ]
+        self._arrays = [[np.ones(size_bytes // 4, np.int32) for _ in range(in_flight)] for _ in world.communicators]
         self._size_bytes = size_bytes
         for member in world.members:
             for nic, rate in enumerate(mbit_s):
@@ -90,9 +88,7 @@ class Job:
         sent = [after - earlier for after, earlier in zip(self._sent_bytes(watched), before, strict=True)]
         size = len(comms)
         wire_bytes = done * self._size_bytes * 2 * (size - 1) / size
-        return Measured(
-            wire_bytes / self.possible_bytes_s() / took_s, tuple(nic / sum(sent) for nic in sent), done
-        )
+        return Measured(wire_bytes / self.possible_bytes_s() / took_s, tuple(nic / sum(sent) for nic in sent), done)
 
     def _sent_bytes(self, rank: int) -> list[int]:
         counters = self.world.communicators[rank].counters

@@ -1,4 +1,4 @@
-"""Where the next chunk goes, what a lane takes, what it measures, and what comes back when its link is lost."""
+"""What a lane takes, what it measures, and what comes back when its link is lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import pytest
 
 from r2ccl.ids import LinkId
 from r2ccl.protocol.lanes import (
+    ALONE_PERIOD_S,
     CHUNKS_MIN,
     HEADROOM,
+    QUEUE_S_MAX,
     ROUND_TRIP_MEMORY_S,
     ROUND_TRIP_MIN_S,
     Lane,
     Parcel,
+    Probe,
     choose_link,
-    pick_lane,
 )
 
 KIB = 1024
@@ -111,24 +113,51 @@ def test_the_estimate_follows_what_is_acknowledged_and_the_window_follows_the_es
     now = 0.0
     previous = parcel()
     subject.put(previous, now)
-    for chunk in range(400):
+    for chunk in range(2000):
         following = parcel(chunk)
         subject.put(following, now)
         now += CHUNK / 5e8
-        subject.settle(previous, now)
+        subject.settle(previous, now, more_waits=True)
         previous = following
     assert subject.bandwidth == pytest.approx(5e8, rel=0.01)
     assert subject.round_trip_s == pytest.approx(CHUNK / 5e8)
     assert subject.window_bytes == pytest.approx(HEADROOM * 5e8 * ROUND_TRIP_MIN_S, rel=0.01)
 
 
-def test_a_chunk_that_goes_alone_measures_the_round_trip_and_not_the_bandwidth() -> None:
+def test_a_chunk_that_goes_alone_measures_the_round_trip() -> None:
     subject = lane()
-    for chunk in range(100):
-        sent = parcel(chunk)
-        subject.put(sent, float(chunk))
-        subject.settle(sent, chunk + 0.5)
-    assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.5)
+    sent = parcel()
+    subject.put(sent, 0.0)
+    subject.settle(sent, 0.0005)
+    assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.0005)
+
+
+def test_the_acknowledgement_of_a_chunk_that_goes_alone_is_asked_for_now_and_then() -> None:
+    subject = lane()
+    subject.window_bytes = 100 * CHUNK
+    asked = []
+    for step in range(4):
+        sent = parcel(step)
+        asked.append(subject.put(sent, 1.0 + step * ALONE_PERIOD_S / 2))
+        subject.settle(sent, 1.0 + step * ALONE_PERIOD_S / 2 + 0.0001)
+    assert asked == [True, False, True, False]
+    assert not subject.put(parcel(9, CHUNK // 4), 9.0)
+
+
+def test_a_lane_that_proves_to_be_faster_is_to_be_measured_further() -> None:
+    subject = lane(bandwidth=1e6)
+    sent = parcel()
+    subject.put(sent, 0.0)
+    assert subject.settle(sent, 0.001)
+    assert subject.bandwidth == 2e6
+    assert subject.probe_due is Probe.OVERDUE
+
+
+def test_a_chunk_that_is_put_is_a_probe() -> None:
+    subject = lane()
+    subject.probe_due = Probe.DUE
+    subject.put(parcel(), 0.0)
+    assert subject.probe_due is Probe.NONE
 
 
 def test_small_chunks_say_nothing_about_bandwidth_or_round_trip() -> None:
@@ -155,53 +184,28 @@ def test_the_shortest_round_trip_is_kept_for_a_while_and_then_replaced() -> None
     assert measure(2.0 + ROUND_TRIP_MEMORY_S, 0.030) == pytest.approx(0.030)
 
 
-def test_the_window_never_falls_below_two_chunks() -> None:
-    subject = lane(bandwidth=1.0)
-    one, two = parcel(1), parcel(2)
-    subject.put(one, 0.0)
-    subject.put(two, 0.0)
-    subject.settle(one, 0.5)
-    subject.settle(two, 1.0)
-    assert subject.window_bytes == CHUNKS_MIN * CHUNK
+def busy_for_long(subject: Lane, bytes_s: float) -> None:
+    now = 0.0
+    for chunk in range(100):
+        sent = parcel(chunk)
+        subject.put(sent, now)
+        now += CHUNK / bytes_s
+        subject.settle(sent, now, more_waits=True)
 
 
-def test_the_next_chunk_goes_where_it_is_expected_to_be_done_first() -> None:
-    slow, fast = lane(0, 1e8), lane(1, 1e9)
-    assert pick_lane([slow, fast], CHUNK) is fast
-    fast.window_bytes = 100 * CHUNK
-    for chunk in range(8):
-        fast.put(parcel(chunk), 0.0)
-    assert pick_lane([slow, fast], CHUNK) is fast
-    fast.put(parcel(), 0.0)
-    fast.put(parcel(), 0.0)
-    assert pick_lane([slow, fast], CHUNK) is slow
-
-
-def test_a_lane_that_is_due_gets_one_chunk_whatever_its_estimate_says() -> None:
-    slow, fast = lane(0, 1e3), lane(1, 1e9)
-    slow.probe_due = True
-    assert pick_lane([fast, slow], CHUNK) is slow
-    slow.put(parcel(), 0.0)
-    assert pick_lane([fast, slow], CHUNK) is fast
-    slow.probe_due = True
-    slow.link.is_up = False
-    assert pick_lane([fast, slow], CHUNK) is fast
-
-
-def test_of_equal_lanes_the_first_is_taken() -> None:
-    one, other = lane(0), lane(1)
-    assert pick_lane([one, other], CHUNK) is one
-
-
-def test_lanes_without_a_link_without_room_or_whose_link_just_went_down_are_passed_over() -> None:
-    unbound, full, dead, last = lane(0), lane(1), lane(2), lane(3, 1.0)
-    unbound.link = None
-    for chunk in range(4):
-        full.put(parcel(chunk), 0.0)
-    dead.link.is_up = False
-    assert pick_lane([unbound, full, dead, last], CHUNK) is last
-    assert pick_lane([unbound, full, dead], CHUNK) is None
-    assert pick_lane([], CHUNK) is None
+def test_a_lane_has_room_for_two_chunks_and_for_one_only_where_two_would_make_it_look_late() -> None:
+    subject = lane(bandwidth=1e9)
+    subject.round_trip_s = 0.0001
+    busy_for_long(subject, 1.05 * CHUNKS_MIN * CHUNK / QUEUE_S_MAX)
+    assert subject.has_room(CHUNK)
+    subject.put(parcel(), 0.0)
+    assert subject.has_room(CHUNK)
+    subject.put(parcel(), 0.0)
+    assert not subject.has_room(CHUNK)
+    slower = lane(bandwidth=1e9)
+    busy_for_long(slower, 0.95 * CHUNKS_MIN * CHUNK / QUEUE_S_MAX)
+    slower.put(parcel(), 0.0)
+    assert not slower.has_room(CHUNK)
 
 
 def link(local_nic: int, remote_nic: int) -> FakeLink:
