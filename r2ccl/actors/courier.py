@@ -282,7 +282,7 @@ class Courier:
         speeds = self._speeds[peer]
         if speeds.arrived(size):
             links = self.links_up(peer)
-            slow = speeds.slow([(link.id, link.counters.received_bytes) for link in links])
+            slow = speeds.slow([(link.id, link.counters.received_bytes, _rate(link.lane)) for link in links])
             for link in links:
                 link.is_slow = link.id in slow
 
@@ -380,6 +380,10 @@ class Courier:
 def _path_key(link: Link) -> Hashable:
     """Names the link's connections: those after a loss have another name."""
     return link.id, link.session.incident
+
+
+def _rate(lane: Lane | None) -> float:
+    return lane.bandwidth if lane is not None and lane.is_measured else 0.0
 
 
 def _may_take_twins(link: Link | None, suspect: Link) -> bool:

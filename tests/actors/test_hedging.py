@@ -52,8 +52,9 @@ def hedge(world: World) -> Callable[[], None]:
     slow = next(lane for lane in courier.lanes[1] if lane.link is not None and lane.link.id.local_nic == 0)
 
     def suspect() -> None:
-        if slow.outstanding:
-            slow.is_diverted = True
+        """From when it has something on, and again and again, as the health monitor does."""
+        if slow.outstanding or slow.is_diverted:
+            slow.is_diverted = slow.link.is_late = True
             courier.hedge(slow)
 
     return suspect
