@@ -32,6 +32,8 @@ LOOK_AHEAD_MAX = 128
 ALIKE = 0.6
 
 _RATE = attrgetter("rate.bytes_s")
+#: Looked up once: an enum's member costs as much as the rest of a lane's turn.
+_OVERDUE = Probe.OVERDUE
 
 
 def even_out(lanes: Sequence[Lane]) -> None:
@@ -63,7 +65,7 @@ def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
         # A link may be out of service already while the news is on its way to whoever binds its lane anew.
         if lane.link is None or lane.is_diverted or not lane.link.is_up:
             continue
-        if lane.probe_due is Probe.OVERDUE and not lane.outstanding:
+        if lane.probe_due is _OVERDUE and not lane.outstanding:
             return lane
         finish_s = (lane.outstanding_bytes + size) / lane.pace
         if best is None or finish_s < best_s:

@@ -52,6 +52,10 @@ class Probe(enum.IntEnum):
     OVERDUE = 2
 
 
+#: Looked up once, because it is set for every chunk.
+_NO_PROBE = Probe.NONE
+
+
 class Parcel:
     """A chunk on its way. Plain slots: one is made for every chunk."""
 
@@ -209,7 +213,7 @@ class Lane:
         parcel.lane = self
         parcel.sent_at_s = now
         parcel.was_asked = parcel.was_hedged = False
-        self.probe_due = Probe.NONE
+        self.probe_due = _NO_PROBE
         self.unasked_bytes += len(parcel.payload)
         if self.unasked_bytes * 4 < self.window_bytes and not (
             is_alone and now - self._asked_alone_s >= ALONE_PERIOD_S and 2 * len(parcel.payload) >= self.chunk_bytes

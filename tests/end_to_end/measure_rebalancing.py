@@ -1,9 +1,10 @@
 """Measures how a ring goes on when a NIC slows down to a tenth, on emulated hosts, with plain TCP streams beside it.
 
-    sudo python scripts/measure_rebalancing.py [--mbit-s 500] [--mib 16] [--hosts 3]
+    sudo python -m tests.end_to_end.measure_rebalancing [--mbit-s 500] [--mib 16] [--hosts 3]
 
 Prints, as JSON, what one rank gets per second: of plain streams on both of its NICs at once, and of all-reduces; before,
-while the NIC of the rank that it hears from is slow, and after. ``seconds`` of each list are told from the change on.
+while the NIC of the rank that it hears from is slow, and after. On a busy machine take low rates and small chunks, or the
+CPUs are measured.
 """
 
 from __future__ import annotations
@@ -17,11 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from r2ccl.lab import Lab  # noqa: E402
-from tests.end_to_end.ranks import Ranks, RunningStream, on_hosts  # noqa: E402
+from r2ccl.lab import Lab
+from tests.end_to_end.ranks import Ranks, RunningStream, on_hosts
 
 NICS = 2
 PORT = 40_000
@@ -50,12 +48,13 @@ while time.monotonic() < until:
 
 def plain_mbit_s(lab: Lab, source: int, target: int) -> float:
     """One stream on each rail, all at once."""
-    pipes = {"stdout": subprocess.PIPE, "text": True}
-    sinks, sources = [], []
+    sinks: list[subprocess.Popen[str]] = []
+    sources: list[subprocess.Popen[str]] = []
     for nic in range(NICS):
         argv = [sys.executable, "-c", _SINK, lab.address(target, nic), str(PORT + nic)]
-        sinks.append(lab.popen(target, argv, **pipes))
+        sinks.append(lab.popen(target, argv, stdout=subprocess.PIPE, text=True))
     for sink in sinks:
+        assert sink.stdout is not None
         sink.stdout.readline()
     for nic in range(NICS):
         argv = [sys.executable, "-c", _SOURCE, lab.address(target, nic), str(PORT + nic), lab.address(source, nic)]
@@ -84,14 +83,8 @@ def steps(ranks: Ranks, rank: int, seconds: float) -> list[list[int]]:
     return told
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mbit-s", type=float, default=500)
-    parser.add_argument("--mib", type=float, default=16, help="size of an all-reduce")
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--in-flight", type=int, default=1)
-    parser.add_argument("--chunk-kib", type=int, default=256)
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> dict[str, object]:
+    """All of it."""
     slow, fast = options.mbit_s / 10, options.mbit_s
     told: dict[str, object] = {"load": os.getloadavg()[0], **vars(options)}
     env = {"R2CCL_CHUNK_BYTES": str(options.chunk_kib << 10)}
@@ -112,7 +105,18 @@ def main() -> None:
             told["operations"] = stream.stop()
             told["failovers"] = ranks.failovers()
     told["load_after"] = os.getloadavg()[0]
-    print(json.dumps(told))
+    return told
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mbit-s", type=float, default=500)
+    parser.add_argument("--mib", type=float, default=16, help="size of an all-reduce")
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--in-flight", type=int, default=1)
+    parser.add_argument("--chunk-kib", type=int, default=256)
+    print(json.dumps(measure(parser.parse_args())))
 
 
 if __name__ == "__main__":
