@@ -115,7 +115,7 @@ class HealthMonitor(Actor):
             link.watched = link.is_late = False
             return
         control, bulk = link.control.sample(), link.bulk.sample()
-        if link.lane is not None and (late or (bulk.limited and not bulk.unsent_bytes)):
+        if link.lane is not None and (late or bulk.limited):
             link.lane.rate.void()  # what it waits for is a process, not the wire
         health = link.health.judge(control, bulk, now)
         if health is Health.RED and not late:

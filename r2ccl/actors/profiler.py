@@ -1,10 +1,10 @@
 """Keeps the estimates of unused lanes honest.
 
 A lane that carries measures itself with every acknowledgement. One that carries nothing learns nothing, and a bad
-estimate from a bad moment, or a NIC that was slow for a while, would keep it from ever being used again; so from time to
-time a chunk goes there to measure it (decision 14). If there is none for half a second that can be spared, the next one goes,
-whoever waits for it: so that this costs little also on a very slow lane, it is asked of a lane for a small part of the
-time only.
+estimate from a bad moment, or a NIC that was slow for a while, would keep it from ever being used again; so from time
+to time a chunk goes there to measure it (decision 14). If there is none for half a second that can be spared, the next
+one goes, whoever waits for it: so that this costs little also on a very slow lane, it is asked of a lane for a small
+part of the time only.
 """
 
 from __future__ import annotations

@@ -3,16 +3,17 @@
 The chunk at the head of the queue is what the peer waits for most, so it goes to the lane that is expected to have it
 done first, *also if that lane is full and another has room*: on a lane of a tenth of the speed it would arrive last of
 all. A slow lane that has room takes a chunk from further back: the first one that would be done there before the faster
-lanes, working off the queue in order, have done it. So it is neither missed where it went nor where it was taken from, and
-a slow lane carries its share as long as the queue is long enough to hide how long a chunk takes there. Where the queue is
-shorter it carries nothing, since every chunk on it would be waited for.
+lanes, working off the queue in order, have done it. So it is neither missed where it went nor where it was taken from,
+and a slow lane carries its share as long as the queue is long enough to hide how long a chunk takes there. Where the
+queue is shorter it carries nothing, since every chunk on it would be waited for.
 
 In numbers, for a lane that would have a chunk done in t, with D bytes of the queue before the chunk, and O bytes
 outstanding on the faster lanes that carry B bytes a second together: they would have it done in (O + D + size) / B, and
-the slow lane takes it if that is not less than t. Between lanes of about one speed this makes no difference: a lane with
-room is done first. Rates that differ by less than two fifths are taken for equal. Where operations are small, measurements of
-equal lanes differ by nearly as much, and would leave one lane with nothing to do at the end of each; where they are
-large, a lane of two thirds of the speed has room two thirds as often, and so carries its share all the same.
+the slow lane takes it if that is not less than t. Between lanes of about one speed this makes no difference: a lane
+with room is done first. Rates that differ by less than two fifths are taken for equal. Where operations are small,
+measurements of equal lanes differ by nearly as much, and would leave one lane with nothing to do at the end of each;
+where they are large, a lane of two thirds of the speed has room two thirds as often, and so carries its share all the
+same.
 
 A lane that is to be probed gets the last chunk of the queue: its estimate may be much too good as well.
 """

@@ -205,8 +205,8 @@ class Lane:
     def put(self, parcel: Parcel, now: float) -> bool:
         """The chunk is this lane's until it is settled or taken back. Returns whether to ask for an acknowledgement.
 
-        A quarter of the window at a time: the wire never idles, and most chunks need no frame of their own in return. And
-        now and then for a chunk that goes alone, to measure how long it takes.
+        A quarter of the window at a time: the wire never idles, and most chunks need no frame of their own in return.
+        And now and then for a chunk that goes alone, to measure how long it takes.
         """
         is_alone = not self.outstanding
         self._hold(parcel, now)

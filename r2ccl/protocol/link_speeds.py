@@ -1,9 +1,9 @@
 """Which links from a peer are slow, by what arrives on them: acknowledgements and other control go by the others.
 
-On a slow NIC control queues behind chunks, for longer than a chunk takes on a fast one. Were the acknowledgements of all
-lanes to go by it, the fast ones would stand idle until theirs came, and look slow themselves. A rank that sends measures
-how fast its links are. One that only receives does not, but the sender shares its chunks out by what it measures: where
-little comes, the link is slow, and in both directions as a rule, for it is NICs that are slow.
+On a slow NIC control queues behind chunks, for longer than a chunk takes on a fast one. Were the acknowledgements of
+all lanes to go by it, the fast ones would stand idle until theirs came, and look slow themselves. A rank that sends
+measures how fast its links are. One that only receives does not, but the sender shares its chunks out by what it
+measures: where little comes, the link is slow, and in both directions as a rule, for it is NICs that are slow.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ has a quarter's weight at most. The second in a row that is less than half of th
 
 Where operations are small a lane is never full. There its chunks are compared with the estimate one by one:
 
-    it took less than the estimate says       nothing makes a chunk arrive early, so the lane is as fast as that. At most
-                                              a doubling for each: some shapers let a burst through after idleness
+    it took less than the estimate says       nothing makes a chunk arrive early, so the lane is as fast as that.
+                                              At most a doubling for each: some shapers let a burst through
     it took long, and its acknowledgement     compared with such a time the acknowledgement's way is short: a sample
     was asked for
     it took twice as long as the estimate     one may have been kept waiting by a process, or a few; the third in a row

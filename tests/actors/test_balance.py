@@ -88,6 +88,28 @@ def test_unequal_nics_are_used_in_proportion_within_twenty_collectives(ranks: in
     play(story, ranks, mbit_s=(200, 2000), size_bytes=size_bytes)
 
 
+def test_a_process_that_stops_for_a_while_does_not_make_nics_look_slow() -> None:
+    async def story(job: Job) -> None:
+        await job.run_for(1.0)
+        lanes = job.world.runtimes[0].courier.lanes[1]
+        before = [lane.bandwidth for lane in lanes]
+        fabric, loop = job.world.fabric, job.loop
+        loop.call_later(0.1, fabric.freeze, 1)
+        loop.call_later(0.4, fabric.thaw, 1)
+        lowest = list(before)
+
+        def look() -> None:
+            lowest[:] = map(min, lowest, (lane.bandwidth for lane in lanes))
+            loop.call_later(0.002, look)
+
+        look()
+        await job.run_for(0.5)
+        assert all(low > 0.9 * was for low, was in zip(lowest, before, strict=True))
+        assert (await job.run_for(0.3)).reached > 0.95
+
+    play(story, 2, size_bytes=16 * MIB)
+
+
 def test_noise_of_five_percent_moves_no_share() -> None:
     async def story(job: Job) -> None:
         await job.run_for(1.0)

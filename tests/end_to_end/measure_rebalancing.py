@@ -2,9 +2,9 @@
 
     sudo python -m tests.end_to_end.measure_rebalancing [--mbit-s 500] [--mib 16] [--hosts 3]
 
-Prints, as JSON, what one rank gets per second: of plain streams on both of its NICs at once, and of all-reduces; before,
-while the NIC of the rank that it hears from is slow, and after. On a busy machine take low rates and small chunks, or the
-CPUs are measured.
+Prints, as JSON, what one rank gets per second: of plain streams on both of its NICs at once, and of all-reduces;
+before, while the NIC of the rank that it hears from is slow, and after. On a busy machine take low rates and small
+chunks, or the CPUs are measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A NIC of an emulated host becomes slow in the middle of a stream of all-reduces, and fast again: its share follows.
 
-Only shares are looked at, and bits; how fast it goes is measured by ``measure_rebalancing``. Rates are low, so that wires
-are slower than a busy machine.
+Only shares are looked at, and bits; how fast it goes is measured by ``measure_rebalancing``. Rates are low, so that
+wires are slower than a busy machine.
 """
 
 from __future__ import annotations
