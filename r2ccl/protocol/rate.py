@@ -5,8 +5,8 @@ of such time. So it forgets as fast on a slow lane as on a fast one, and a sampl
 wake-up of 20 ms, which no rate of a sample tells from a slow wire, for less than a fifth.
 
 When the wire had work is not obvious from here. While chunks are outstanding it may have delivered all of them, and an
-acknowledgement be on its way. So time counts while the lane is full, or work waits that it could have. Even then what is
-waited for may not be the wire:
+acknowledgement be on its way. So time counts while the lane is full, or work waits that it could have. Even then what
+is waited for may not be the wire:
 
     the kernel says that all has arrived, or that the peer does not read       the peer's process is busy or stopped
     this process was away                                                      (decision 17)
