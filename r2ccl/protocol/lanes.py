@@ -297,7 +297,7 @@ class Lane:
         chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
         self.window_bytes = max(
             chunks * self.chunk_bytes,
-            int(HEADROOM * bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
+            int(HEADROOM * max(bandwidth, self.rate.burst_bytes_s) * max(self.round_trip_s, ROUND_TRIP_MIN_S)),
         )
         return True
 

@@ -42,6 +42,7 @@ RATE_S_MIN = 0.005
 ALONE_S_MIN = 0.010
 SLOW_S_MIN = 0.001
 SLOW_CHUNKS = 3
+BURST_WEIGHT = 0.125
 #: A lane that was empty for longer had nothing to do, even if something waited.
 GAP_S = 0.0005
 #: So many times faster than estimated is no jitter; and how far one chunk raises the estimate at most.
@@ -52,11 +53,14 @@ STEP_MAX = 2.0
 class Rate:
     """The estimate of one lane."""
 
-    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_is_low", "_since_s", "_slow_chunks", "bytes_s")
+    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_is_low", "_since_s", "_slow_chunks", "burst_bytes_s", "bytes_s")
 
     def __init__(self, bytes_s: float) -> None:
         #: Bytes per second.
         self.bytes_s = bytes_s
+        #: The mean of samples, however short: where acknowledgements come in bursts, because processes wait for a core,
+        #: it is far above the rate, and says how much a lane may hold so that it does not stand idle meanwhile.
+        self.burst_bytes_s = 0.0
         #: How much busy time was measured, as far as it matters: until then the mean is that of all there was.
         self._busy_s = 0.0
         #: Since when the wire has been busy without a break, or the last sample was taken; None: since the next
@@ -109,12 +113,15 @@ class Rate:
         if busy_s <= 0 or (self._bytes < RATE_BYTES_MIN and busy_s < RATE_S_MIN):
             self._emptied_s = now
             return False
-        is_low = self._bytes < LOW * self.bytes_s * busy_s
+        sample_bytes_s = self._bytes / busy_s
+        is_low = sample_bytes_s < LOW * self.bytes_s
         if self._busy_s:
-            self._learn(self._bytes / busy_s, busy_s, is_low and self._is_low)
+            self._learn(sample_bytes_s, busy_s, is_low and self._is_low)
         else:
-            self.bytes_s = self._bytes / busy_s
+            self.bytes_s = sample_bytes_s
             self._busy_s = busy_s
+        weight = 1.0 if is_low and self._is_low else BURST_WEIGHT
+        self.burst_bytes_s += weight * (sample_bytes_s - self.burst_bytes_s)
         self._is_low = is_low
         self._go_on(now, is_busy)
         return True

@@ -139,3 +139,18 @@ def test_the_estimate_forgets_what_was_measured_long_ago() -> None:
     busy(subject, 0.7e8, MEMORY_S, now)
     half_way = (before - subject.bytes_s) / 0.3e8
     assert 0.5 < half_way < 0.75
+
+
+def test_where_acknowledgements_come_in_bursts_the_mean_of_samples_tells() -> None:
+    subject, now = Rate(1e9), 0.0
+    subject.began(now)
+    for _ in range(200):
+        now += 0.008
+        subject.acknowledged(CHUNK, 0.01, now, is_busy=True, was_asked=True)
+        for _ in range(30):
+            now += 1e-6
+            subject.acknowledged(CHUNK, 0.01, now, is_busy=True, was_asked=True)
+    assert subject.bytes_s == pytest.approx(31 * CHUNK / 0.008, rel=0.1)
+    assert subject.burst_bytes_s > 20 * subject.bytes_s
+    busy(subject, 1e8, 0.1, now)
+    assert subject.burst_bytes_s < 3e8
