@@ -76,7 +76,7 @@ class Parcel:
         "times_sent",
         "turn",
         "twin",
-        "was_asked",
+        "was_timed",
         "was_hedged",
         "was_written",
     )
@@ -113,8 +113,8 @@ class Parcel:
         self.lane: Lane | None = None
         #: Another lane that holds it, too; never without the first.
         self.twin: Lane | None = None
-        #: When it was last put its acknowledgement was asked for.
-        self.was_asked = False
+        #: When it was last put it met an empty lane, and its acknowledgement was asked for.
+        self.was_timed = False
         #: Since it was last put it also went out elsewhere: an acknowledgement may be of either.
         self.was_hedged = False
         self.sent_at_s = 0.0
@@ -212,7 +212,7 @@ class Lane:
         self._hold(parcel, now)
         parcel.lane = self
         parcel.sent_at_s = now
-        parcel.was_asked = parcel.was_hedged = False
+        parcel.was_timed = parcel.was_hedged = False
         self.probe_due = _NO_PROBE
         self.unasked_bytes += len(parcel.payload)
         if self.unasked_bytes * 4 < self.window_bytes and not (
@@ -222,7 +222,7 @@ class Lane:
         if is_alone:
             self._asked_alone_s = now
         self.unasked_bytes = 0
-        parcel.was_asked = True
+        parcel.was_timed = is_alone
         return True
 
     def put_twin(self, parcel: Parcel, now: float) -> None:
@@ -289,7 +289,7 @@ class Lane:
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
         before = self.rate.bytes_s
-        if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel.was_asked):
+        if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel.was_timed):
             return False
         bandwidth = self.rate.bytes_s
         if bandwidth > PROVEN * before:

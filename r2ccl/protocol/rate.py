@@ -94,9 +94,10 @@ class Rate:
         self._bytes = 0
         self._slow_chunks = 0
 
-    def acknowledged(self, size: int, took_s: float, now: float, is_busy: bool, was_asked: bool) -> bool:
+    def acknowledged(self, size: int, took_s: float, now: float, is_busy: bool, was_timed: bool) -> bool:
         """A chunk arrived ``took_s`` after it was put. ``is_busy``: the lane is full, or more waits and may come at
-        once. ``was_asked``: its acknowledgement was. Returns whether the estimate changed."""
+        once. ``was_timed``: it met an empty lane, and its acknowledgement was asked for. Returns whether the estimate
+        changed."""
         if size > took_s * self.bytes_s * PROOF:
             self.bytes_s = size / max(took_s, size / (self.bytes_s * STEP_MAX))
             self._busy_s = max(self._busy_s, took_s)
@@ -107,7 +108,7 @@ class Rate:
             self._go_on(now, is_busy)
             return False
         if not is_busy:
-            return was_asked and self._alone(size, took_s, now)
+            return was_timed and self._alone(size, took_s, now)
         self._bytes += size
         busy_s = now - self._since_s
         if busy_s <= 0 or (self._bytes < RATE_BYTES_MIN and busy_s < RATE_S_MIN):

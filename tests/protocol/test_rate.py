@@ -18,13 +18,13 @@ def busy(subject: Rate, bytes_s: float, seconds: float, now: float = 0.0) -> flo
         subject.began(now)
         took_s = CHUNK / bytes_s
         now += took_s
-        subject.acknowledged(CHUNK, 3 * took_s, now, is_busy=True, was_asked=True)
+        subject.acknowledged(CHUNK, 3 * took_s, now, is_busy=True, was_timed=True)
     return now
 
 
-def alone(subject: Rate, took_s: float, now: float, was_asked: bool = True) -> bool:
+def alone(subject: Rate, took_s: float, now: float, was_timed: bool = True) -> bool:
     subject.began(now)
-    return subject.acknowledged(CHUNK, took_s, now + took_s, is_busy=False, was_asked=was_asked)
+    return subject.acknowledged(CHUNK, took_s, now + took_s, is_busy=False, was_timed=was_timed)
 
 
 def test_the_first_measurement_replaces_what_the_nic_said() -> None:
@@ -65,14 +65,14 @@ def test_noise_of_five_percent_hardly_shows() -> None:
 def test_a_late_wakeup_of_twenty_milliseconds_costs_less_than_a_fifth() -> None:
     subject = Rate(1e9)
     now = busy(subject, 1e9, 1.0)
-    subject.acknowledged(CHUNK, 0.02, now + 0.02, is_busy=True, was_asked=True)
+    subject.acknowledged(CHUNK, 0.02, now + 0.02, is_busy=True, was_timed=True)
     assert subject.bytes_s > 0.8e9
 
 
 def test_one_sample_however_long_costs_no_more_than_a_quarter() -> None:
     subject = Rate(1e9)
     now = busy(subject, 1e9, 1.0)
-    subject.acknowledged(CHUNK, 5.0, now + 5.0, is_busy=True, was_asked=True)
+    subject.acknowledged(CHUNK, 5.0, now + 5.0, is_busy=True, was_timed=True)
     assert 0.75e9 <= subject.bytes_s < 0.76e9
 
 
@@ -82,7 +82,7 @@ def test_what_waits_for_a_process_is_no_measurement() -> None:
     subject.began(now)
     subject.void()
     for _ in range(3):
-        assert not subject.acknowledged(CHUNK, 5.0, now + 5.0, is_busy=True, was_asked=True)
+        assert not subject.acknowledged(CHUNK, 5.0, now + 5.0, is_busy=True, was_timed=True)
     assert subject.bytes_s == pytest.approx(1e9)
 
 
@@ -97,7 +97,7 @@ def test_time_in_which_the_lane_was_empty_does_not_count() -> None:
 def test_an_acknowledgement_that_nobody_asked_for_says_nothing_however_late() -> None:
     subject = Rate(1e9)
     for step in range(10):
-        assert not alone(subject, 0.1, float(step), was_asked=False)
+        assert not alone(subject, 0.1, float(step), was_timed=False)
     assert subject.bytes_s == 1e9
 
 
@@ -146,10 +146,10 @@ def test_where_acknowledgements_come_in_bursts_the_mean_of_samples_tells() -> No
     subject.began(now)
     for _ in range(200):
         now += 0.008
-        subject.acknowledged(CHUNK, 0.01, now, is_busy=True, was_asked=True)
+        subject.acknowledged(CHUNK, 0.01, now, is_busy=True, was_timed=True)
         for _ in range(30):
             now += 1e-6
-            subject.acknowledged(CHUNK, 0.01, now, is_busy=True, was_asked=True)
+            subject.acknowledged(CHUNK, 0.01, now, is_busy=True, was_timed=True)
     assert subject.bytes_s == pytest.approx(31 * CHUNK / 0.008, rel=0.1)
     assert subject.burst_bytes_s > 20 * subject.bytes_s
     busy(subject, 1e8, 0.1, now)
