@@ -23,9 +23,10 @@ from r2ccl.protocol.rate import Rate
 
 #: A lane never holds less than this many chunks, or the wire would idle while an acknowledgement travels.
 CHUNKS_MIN = 2
-#: But one where so many would take longer than this: half of the silence that makes a link late. What stands in a
-#: NIC's queue delays what the link is judged by, and the acknowledgement's way is short against such a chunk's.
-QUEUE_S_MAX = 0.025
+#: But one where so many would take longer than this, less than the silence that ends a link. What stands in a NIC's
+#: queue delays what the link is judged by, and the acknowledgement's way is short against such a chunk's. At 25 ms a
+#: NIC that was slow for a while stayed at half its speed: one chunk at a time measured little more than that.
+QUEUE_S_MAX = 0.040
 #: How far beyond bandwidth x round trip a lane may fill: half a product more, for the acknowledgements' jitter.
 HEADROOM = 1.5
 #: Taken for the round trip where the measured one is shorter: on a busy machine a process that became runnable waits
