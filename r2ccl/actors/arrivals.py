@@ -293,6 +293,7 @@ class ArrivalsDesk:
         link = counters.link(connection.local_nic, header.source)
         link.received_bytes += header.payload_bytes
         link.received_chunks += 1
+        self._courier.arrived(header.source, header.payload_bytes)
         if counters.arrivals is not None:
             counters.arrivals.append((self._shared.clock.now(), connection.local_nic, header.payload_bytes))
 

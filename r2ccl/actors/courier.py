@@ -7,15 +7,17 @@ said again until they are answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from r2ccl.actors.hedging import choose_twins, make_hedger
 from r2ccl.actors.link import Link
 from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol.hedging import Hedger, HedgingLimits, Path
-from r2ccl.protocol.lanes import Lane, Parcel, pick_lane
+from r2ccl.protocol.lane_choice import even_out, pick_lane, take_next
+from r2ccl.protocol.lanes import Lane, Parcel
 from r2ccl.protocol.ledger import Ledger
+from r2ccl.protocol.link_speeds import LinkSpeeds
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.outbox import Outbox
 from r2ccl.protocol.wire import Ack, Entered, Flag, Kind, Notice, checksum, pack_control, pack_header
@@ -49,18 +51,11 @@ class Courier:
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0
-        self.hedger = Hedger(
-            HedgingLimits(
-                settings.hedge_share,
-                settings.hedge_burst_bytes,
-                settings.bulk_silence_s / 2,
-                settings.hedge_pause_s,
-                settings.hedge_pause_max_s,
-            )
-        )
+        self.hedger = make_hedger(settings)
         #: Our NICs that were given another address since they were announced: where each listens now.
         self.moved: dict[int, Endpoint] = {}
         self._turns = 0
+        self._speeds = {peer: LinkSpeeds() for peer in shared.peers}
 
     # Chunks.
 
@@ -97,14 +92,8 @@ class Courier:
         """A lane has room again, or is new: send what waits."""
         waiting = self.outboxes[peer].waiting
         lanes = self.lanes[peer]
-        while waiting:
-            if waiting[0].is_settled:
-                waiting.popleft()
-                continue
-            lane = pick_lane(lanes, len(waiting[0].payload))
-            if lane is None:
-                return
-            self.put(lane, waiting.popleft())
+        while waiting and (taken := take_next(lanes, waiting)) is not None:
+            self.put(*taken)
 
     def put(self, lane: Lane, parcel: Parcel) -> None:
         """Hand a chunk to the lane's link."""
@@ -117,31 +106,10 @@ class Courier:
 
         To be called again while the suspicion lasts.
         """
-        link, now = lane.link, self._clock.now()
-        if link is None or link.bulk is None:
-            return
-        others = {
-            _path_key(other.link): other
-            for other in self.lanes[lane.peer]
-            if other is not lane and not (other.is_diverted or other.is_leaving) and _may_take_twins(other.link, link)
-        }
-        paths = [
-            Path(key, other.room_bytes, other.finish_s(0), other.bandwidth, self._progressed_at_s(other, now))
-            for key, other in others.items()
-        ]
-        alone = [parcel for parcel in lane.outstanding if parcel.twin is None]
-        for hedge in self.hedger.suspect(_path_key(link), alone, paths, now):
-            others[hedge.path].put_twin(hedge.parcel, now)
-            self._transmit(others[hedge.path], hedge.parcel, Flag.ACK_WANTED)
-
-    def _progressed_at_s(self, lane: Lane, now: float) -> float:
-        """When the lane's chunks last got on; where none is on its way, when its link last gave any sign."""
-        if lane.outstanding:
-            return lane.progressed_at_s
-        control = lane.link.control
-        # An idle link beats rarely, and does well if it answered the latest beat.
-        heard = control is not None and control.sample().silence_s < 2 * self._shared.settings.idle_beat_s
-        return now if heard else lane.progressed_at_s
+        now = self._clock.now()
+        for other, parcel in choose_twins(self.hedger, lane, self.lanes[lane.peer], self._shared, now):
+            other.put_twin(parcel, now)
+            self._transmit(other, parcel, Flag.ACK_WANTED)
 
     def _transmit(self, lane: Lane, parcel: Parcel, flags: int) -> None:
         link: Link = lane.link
@@ -280,6 +248,7 @@ class Courier:
 
     def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
         now = self._clock.now()
+        more_waits = bool(self.outboxes[peer].waiting)
         count = 0
         owned: list[Parcel] = []
         for parcel in parcels:
@@ -287,8 +256,8 @@ class Courier:
             parcel.is_settled = True
             if parcel.times_sent > 1:
                 self.hedger.settled(parcel)
-            if parcel.lane is not None:
-                parcel.lane.settle(parcel, now)
+            if parcel.lane is not None and parcel.lane.settle(parcel, now, more_waits):
+                even_out(self.lanes[peer])
             if tell and parcel.owner is not None:
                 owned.append(parcel)
         self.unsettled -= count
@@ -300,6 +269,15 @@ class Courier:
     def _count(self, outbox: Outbox, settled: Iterable[Parcel]) -> None:
         for parcel in outbox.count(settled):
             parcel.owner.parcel_settled(parcel)
+
+    def arrived(self, peer: int, size: int) -> None:
+        """Chunks of the peer arrived here: by which links they come tells which of them are slow."""
+        speeds = self._speeds[peer]
+        if speeds.arrived(size):
+            links = self.links_up(peer)
+            slow = speeds.slow([(link.id, link.counters.received_bytes, _rate(link.lane)) for link in links])
+            for link in links:
+                link.is_slow = link.id in slow
 
     def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int) -> None:
         """The peer got this chunk spoiled and asks for it again."""
@@ -328,24 +306,22 @@ class Courier:
         return True
 
     def path(self, peer: int) -> Link | None:
-        """A link whose control connection stands: one in service, rather a rail that is not late; else on probation."""
-        backup: Link | None = None
-        late: Link | None = None
+        """A link whose control connection stands: of those in service rather one that is not late, then one that is not
+        slow, then a rail; else one on probation."""
+        best: tuple[bool, bool, bool] | None = None
+        chosen: Link | None = None
         fallback: Link | None = None
         for port in self._ports:
             for link in port.links.values():
                 if link.id.peer != peer or link.control is None:
                     continue
                 if link.session.state is LinkState.UP:
-                    if link.is_late:
-                        late = late or link
-                    elif link.is_rail:
-                        return link
-                    else:
-                        backup = backup or link
+                    worth = (link.is_late, link.is_slow, not link.is_rail)
+                    if best is None or worth < best:
+                        best, chosen = worth, link
                 elif link.session.state is LinkState.PROBATION:
                     fallback = link
-        return backup or late or fallback
+        return chosen or fallback
 
     def links_up(self, peer: int) -> list[Link]:
         """All links to the peer that are in service."""
@@ -406,13 +382,5 @@ class Courier:
         return self._shared.members[rank]
 
 
-def _path_key(link: Link) -> Hashable:
-    """Names the link's connections: those after a loss have another name."""
-    return link.id, link.session.incident
-
-
-def _may_take_twins(link: Link | None, suspect: Link) -> bool:
-    """In service, and no one-sided writer of what the suspect sends as frames: that would need a fence."""
-    if link is None or not link.is_up or link.bulk is None or suspect.bulk is None:
-        return False
-    return link.bulk.one_sided == suspect.bulk.one_sided
+def _rate(lane: Lane | None) -> float:
+    return lane.bandwidth if lane is not None and lane.is_measured else 0.0

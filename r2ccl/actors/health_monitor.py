@@ -123,6 +123,8 @@ class HealthMonitor(Actor):
             return
         control, bulk = link.control.sample(), link.bulk.sample()
         link.glance(control, bulk, self._courier.is_pressed(link.id.peer), now)
+        if link.lane is not None and (late or bulk.limited):
+            link.lane.rate.void()  # what it waits for is a process, not the wire
         health = link.health.judge(control, bulk, now)
         if health is Health.RED and not late:
             link.watched = link.is_late = False

@@ -26,6 +26,7 @@ class Link:
         "health",
         "is_late",
         "is_rail",
+        "is_slow",
         "id",
         "lane",
         "lookout",
@@ -64,6 +65,8 @@ class Link:
         self.watched = False
         #: Bytes are in flight and nothing was heard for half the time that makes it silent: control goes by others.
         self.is_late = False
+        #: Others bring far more from the peer: control goes by those, and does not queue behind chunks here.
+        self.is_slow = False
         self.beaten_at_s = 0.0
 
     @property

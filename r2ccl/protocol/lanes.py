@@ -1,4 +1,4 @@
-"""Where the next chunk goes, and what comes back when a NIC dies.
+"""What is on its way to a peer, and by which link; what comes back when a NIC dies.
 
 A lane is a mailbox for one peer, bound to one link at a time. It remembers each chunk that it handed to the link
 until the peer acknowledges it; its window bounds exactly those. When the link dies they go to the head of the peer's
@@ -9,28 +9,52 @@ A chunk whose lane is suspected may be on two lanes at once: its own, and that o
 until it is settled; a lane that is lost leaves it to the other. Nobody knows which of the two was acknowledged, so it
 measures neither.
 
-Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated.
+Lanes belong to the sender: it alone picks, from what it knows, and nothing is negotiated; how, is said in
+``lane_choice``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import enum
+from collections.abc import Iterable
 from typing import Any
+
+from r2ccl.protocol.rate import Rate
 
 #: A lane never holds less than this many chunks, or the wire would idle while an acknowledgement travels.
 CHUNKS_MIN = 2
+#: But one where so many would take longer than this, less than the silence that ends a link. What stands in a NIC's
+#: queue delays what the link is judged by, and the acknowledgement's way is short against such a chunk's. At 25 ms a
+#: NIC that was slow for a while stayed at half its speed: one chunk at a time measured little more than that.
+QUEUE_S_MAX = 0.040
 #: How far beyond bandwidth x round trip a lane may fill: half a product more, for the acknowledgements' jitter.
 HEADROOM = 1.5
 #: Taken for the round trip where the measured one is shorter: on a busy machine a process that became runnable waits
 #: this long for a core, and a window measured on an idle moment would starve the lane (0.8 against 2.2 GB/s on
 #: loopback).
 ROUND_TRIP_MIN_S = 0.003
-#: Weight of a new sample in the bandwidth estimate.
-SMOOTHING = 0.125
 #: A round-trip minimum older than this is replaced, so that a path that became longer is noticed.
 ROUND_TRIP_MEMORY_S = 10.0
-#: A rate is measured over at least this many bytes, or one late wake-up would look like a slow NIC.
-RATE_BYTES_MIN = 512 << 10
+
+
+#: A rate that rose by so much at once may be higher still.
+PROVEN = 1.2
+#: How often the acknowledgement of a chunk that goes alone is asked for, to measure the lane.
+ALONE_PERIOD_S = 0.010
+
+
+class Probe(enum.IntEnum):
+    """How badly a lane that carried nothing for a while needs a chunk, to be measured by."""
+
+    NONE = 0
+    #: It is due for one that nobody waits for soon.
+    DUE = 1
+    #: There was none: for the next, whatever it is.
+    OVERDUE = 2
+
+
+#: Looked up once, because it is set for every chunk.
+_NO_PROBE = Probe.NONE
 
 
 class Parcel:
@@ -53,6 +77,7 @@ class Parcel:
         "times_sent",
         "turn",
         "twin",
+        "was_timed",
         "was_hedged",
         "was_written",
     )
@@ -89,6 +114,8 @@ class Parcel:
         self.lane: Lane | None = None
         #: Another lane that holds it, too; never without the first.
         self.twin: Lane | None = None
+        #: When it was last put it met an empty lane, and its acknowledgement was asked for.
+        self.was_timed = False
         #: Since it was last put it also went out elsewhere: an acknowledgement may be of either.
         self.was_hedged = False
         self.sent_at_s = 0.0
@@ -106,23 +133,22 @@ class Lane:
     """A transport actor's mailbox for one peer."""
 
     __slots__ = (
-        "_busy_since_s",
-        "_rate_bytes",
+        "_asked_alone_s",
         "_round_trip_at_s",
-        "bandwidth",
         "chunk_bytes",
         "hops",
         "index",
         "is_diverted",
         "is_leaving",
-        "is_measured",
         "is_orphan",
         "link",
         "outstanding",
         "outstanding_bytes",
+        "pace",
         "peer",
         "probe_due",
         "progressed_at_s",
+        "rate",
         "round_trip_s",
         "unasked_bytes",
         "window_bytes",
@@ -146,23 +172,30 @@ class Lane:
         self.outstanding_bytes = 0
         #: Of a whole chunk. It is set anew when plans cut others.
         self.chunk_bytes = chunk_bytes
-        #: Bytes per second, smoothed.
-        self.bandwidth = bandwidth
-        #: The estimate has seen traffic; until then it is what the NIC says of itself.
-        self.is_measured = False
+        self.rate = Rate(bandwidth)
+        #: Bytes per second to reckon with: the rate, made even with those of lanes that are about as fast.
+        self.pace = bandwidth
         #: The shortest time from put to settled lately, for chunks that met an empty lane.
         self.round_trip_s = 0.0
         self._round_trip_at_s = 0.0
-        self._busy_since_s = 0.0
-        self._rate_bytes = 0
-        #: It carried nothing for a while: the next chunk goes here, whatever its estimate says, to measure it.
-        self.probe_due = False
+        self.probe_due = Probe.NONE
         #: Put since an acknowledgement was last asked for.
         self.unasked_bytes = 0
         #: Ranks that take a chunk in full before it goes on, the receiver included.
         self.hops = 1
+        self._asked_alone_s = 0.0
         #: A lane starts with room for a few chunks; what it measures then decides.
         self.window_bytes = 2 * CHUNKS_MIN * chunk_bytes
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second, as measured lately; what the NIC says of itself until then."""
+        return self.rate.bytes_s
+
+    @property
+    def is_measured(self) -> bool:
+        """The bandwidth has seen traffic."""
+        return self.rate.is_measured
 
     def has_room(self, size: int) -> bool:
         """Does a chunk of this size fit the window? An empty lane takes any."""
@@ -175,22 +208,29 @@ class Lane:
 
     def finish_s(self, size: int) -> float:
         """When a chunk put now is expected to have left, counted from now."""
-        return (self.outstanding_bytes + size) / self.bandwidth
+        return (self.outstanding_bytes + size) / self.pace
 
     def put(self, parcel: Parcel, now: float) -> bool:
         """The chunk is this lane's until it is settled or taken back. Returns whether to ask for an acknowledgement.
 
         A quarter of the window at a time: the wire never idles, and most chunks need no frame of their own in return.
+        And now and then for a chunk that goes alone, to measure how long it takes.
         """
+        is_alone = not self.outstanding
         self._hold(parcel, now)
         parcel.lane = self
         parcel.sent_at_s = now
-        parcel.was_hedged = False
-        self.probe_due = False
+        parcel.was_timed = parcel.was_hedged = False
+        self.probe_due = _NO_PROBE
         self.unasked_bytes += len(parcel.payload)
-        if self.unasked_bytes * 4 < self.window_bytes:
+        if self.unasked_bytes * 4 < self.window_bytes and not (
+            is_alone and now - self._asked_alone_s >= ALONE_PERIOD_S and 2 * len(parcel.payload) >= self.chunk_bytes
+        ):
             return False
+        if is_alone:
+            self._asked_alone_s = now
         self.unasked_bytes = 0
+        parcel.was_timed = is_alone
         return True
 
     def put_twin(self, parcel: Parcel, now: float) -> None:
@@ -204,7 +244,7 @@ class Lane:
 
     def _hold(self, parcel: Parcel, now: float) -> None:
         if not self.outstanding:
-            self._measure_from(now)
+            self.rate.began(now)
         self.outstanding[parcel] = None
         self.outstanding_bytes += len(parcel.payload)
         parcel.times_sent += 1
@@ -217,18 +257,21 @@ class Lane:
             parcel.lane = parcel.twin
         parcel.twin = None
 
-    def settle(self, parcel: Parcel, now: float) -> None:
-        """The peer has it, by this lane or by its twin's."""
+    def settle(self, parcel: Parcel, now: float, more_waits: bool = False) -> bool:
+        """The peer has it, by this lane or by its twin's. ``more_waits``: for any lane to it. Returns whether the rate
+        was measured anew."""
         twin = parcel.twin
         self._release(parcel)
         if parcel.was_hedged:
-            self._measure_from(now)
+            self.rate.restart(now)
             if twin is not None:
                 twin._release(parcel)
-                twin._measure_from(now)
-            return
+                twin.rate.restart(now)
+            return False
         self.progressed_at_s = now
-        self._measure(len(parcel.payload), now - parcel.sent_at_s, now)
+        if 2 * len(parcel.payload) < self.chunk_bytes:
+            return False
+        return self._measure(parcel, now, more_waits or 2 * self.outstanding_bytes > self.window_bytes)
 
     def drop(self, parcel: Parcel) -> None:
         """The chunk's operation failed, or it is sent anew: no lane waits for it any more."""
@@ -255,13 +298,8 @@ class Lane:
         """More was under way than fits: send less at a time, until it is measured again."""
         self.window_bytes = max(self.chunk_bytes, self.window_bytes // 2)
 
-    def _measure_from(self, now: float) -> None:
-        self._busy_since_s = now
-        self._rate_bytes = 0
-
-    def _measure(self, size: int, round_trip_s: float, now: float) -> None:
-        if size < self.chunk_bytes // 2:
-            return
+    def _measure(self, parcel: Parcel, now: float, is_busy: bool) -> bool:
+        round_trip_s = now - parcel.sent_at_s
         if (
             round_trip_s < self.round_trip_s
             or now - self._round_trip_at_s > ROUND_TRIP_MEMORY_S
@@ -269,61 +307,39 @@ class Lane:
         ):
             self.round_trip_s = round_trip_s
             self._round_trip_at_s = now
-        self._rate_bytes += size
-        busy_s = now - self._busy_since_s
-        if self._rate_bytes >= RATE_BYTES_MIN and busy_s > 0:
-            self.bandwidth += SMOOTHING * (self._rate_bytes / busy_s - self.bandwidth)
-            self.is_measured = True
-            self._measure_from(now)
-            self.window_bytes = max(
-                CHUNKS_MIN * self.hops * self.chunk_bytes,
-                int(HEADROOM * self.bandwidth * max(self.round_trip_s, ROUND_TRIP_MIN_S * self.hops)),
-            )
-
-
-def pick_lane(lanes: Sequence[Lane], size: int) -> Lane | None:
-    """The bound lane with room that is expected to finish first, or that is due to be probed; None: the chunk waits.
-
-    A diverted lane is taken only where no other is in service: a late path is better than none.
-    """
-    best: Lane | None = None
-    best_s = 0.0
-    is_any_in_service = False
-    for lane in lanes:
-        # A link may be out of service already while the news is on its way to whoever binds its lane anew.
-        if lane.link is None or lane.is_diverted or lane.is_leaving or not lane.link.is_up:
-            continue
-        is_any_in_service = True
-        if not lane.has_room(size):
-            continue
-        if lane.probe_due:
-            return lane
-        finish_s = lane.finish_s(size)
-        if best is None or finish_s < best_s:
-            best, best_s = lane, finish_s
-    return best if is_any_in_service else _pick_diverted(lanes, size)
-
-
-def _pick_diverted(lanes: Sequence[Lane], size: int) -> Lane | None:
-    usable = [
-        lane
-        for lane in lanes
-        if lane.link is not None and lane.link.is_up and not lane.is_leaving and lane.has_room(size)
-    ]
-    return min(usable, key=lambda lane: lane.finish_s(size), default=None)
+        before = self.rate.bytes_s
+        if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel.was_timed):
+            return False
+        bandwidth = self.rate.bytes_s
+        if bandwidth > PROVEN * before:
+            self.probe_due = Probe.OVERDUE  # there may be more to it
+        held_s = max(self.round_trip_s, ROUND_TRIP_MIN_S * self.hops)
+        chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
+        self.window_bytes = max(
+            chunks * self.hops * self.chunk_bytes,
+            int(HEADROOM * max(bandwidth, self.rate.burst_bytes_s) * held_s),
+        )
+        return True
 
 
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
     """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
 
     ``links_up`` are objects with ``id``, a ``LinkId``, and ``is_rail``. Rails come first, a spare's too: links across
-    rails may pass a router, and share a NIC with a lane that is there. A relayed one is taken only where no other is
-    up. Returns None when every link that is up already serves another lane: sharing it would add nothing.
+    rails may pass a router. One across rails is taken only if no other lane uses either of its NICs: else it would add
+    nothing but what it takes from that lane, and may share a NIC with whatever was just lost in silence. A relayed one
+    is taken only where no other is up. Returns None when no link that is up would add anything.
     """
     links_up = list(links_up)
     direct = [link for link in links_up if not link.id.is_relayed]
-    used_nics = {(link.id.local_nic, link.id.remote_nic) for link in taken}
-    free = [link for link in direct or links_up if (link.id.local_nic, link.id.remote_nic) not in used_nics]
+    pairs = {(link.id.local_nic, link.id.remote_nic) for link in taken}
+    local_nics, remote_nics = {local for local, _ in pairs}, {remote for _, remote in pairs}
+    free = [
+        link
+        for link in direct or links_up
+        if (link.id.local_nic, link.id.remote_nic) not in pairs
+        and (link.is_rail or not (link.id.local_nic in local_nics or link.id.remote_nic in remote_nics))
+    ]
     if not free:
         return None
     return min(

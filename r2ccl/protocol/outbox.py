@@ -256,7 +256,7 @@ class Outbox:
         self.unsolicited_bytes -= self._unwanted.pop(communicator, 0)
 
     def left(self, communicator: int) -> None:
-        """The peer has left the communicator and keeps nothing of it, called for or not: as :meth:`failure_is_known`."""
+        """The peer has left the communicator and keeps nothing of it, called for or not; see :meth:`release`."""
         for key in [key for key in self._unsolicited if key[0] == communicator]:
             self.unsolicited_bytes -= self._unsolicited.pop(key)
         self.failure_is_known(communicator)

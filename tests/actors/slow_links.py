@@ -29,7 +29,7 @@ SLOW_S = 0.005
 
 def play(story: Callable[[World], Awaitable[None]], model: Model | None = None, **shape: Any) -> None:
     """A world that is connected, plays, and closes."""
-    settings = Settings(**shape.pop("settings", {}))
+    settings = Settings(**{"backup_paths": 0, **shape.pop("settings", {})})
 
     async def main() -> None:
         world = World(Shape(settings=settings, model=model or Model(), **shape))

@@ -57,7 +57,7 @@ def play(story: Callable[[World, Stream], Awaitable[None]], **settings: float) -
         shape = Shape(
             2,
             2,
-            settings=Settings(chunk_bytes=64 << 10).replace(**settings),
+            settings=Settings(chunk_bytes=64 << 10, backup_paths=0).replace(**settings),
             model=Model(bandwidth_bytes_s=BANDWIDTH_BYTES_S),
         )
         world = World(shape)

@@ -13,7 +13,7 @@ from tests.simulated import simulate, together
 def test_a_lane_with_a_bad_estimate_gets_its_share_back():
     async def story(world: World) -> None:
         forgotten = world.runtimes[0].courier.lanes[1][0]
-        forgotten.bandwidth = 1.0
+        forgotten.rate.bytes_s = forgotten.pace = 1.0
         counters = world.communicators[0].counters.link(0, 1)
         arrays = [np.ones(1 << 20, np.int32) for _ in range(2)]
 

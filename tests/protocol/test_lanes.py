@@ -1,4 +1,4 @@
-"""Where the next chunk goes, what a lane takes, what it measures, and what comes back when its link is lost."""
+"""What a lane takes, what it measures, and what comes back when its link is lost."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from r2ccl.ids import RELAY_NIC, LinkId
+from r2ccl.protocol.lane_choice import pick_lane
 from r2ccl.protocol.lanes import (
+    ALONE_PERIOD_S,
     CHUNKS_MIN,
     HEADROOM,
+    QUEUE_S_MAX,
     ROUND_TRIP_MEMORY_S,
     ROUND_TRIP_MIN_S,
     Lane,
     Parcel,
+    Probe,
     choose_link,
-    pick_lane,
     takes_link,
 )
 
@@ -113,24 +116,59 @@ def test_the_estimate_follows_what_is_acknowledged_and_the_window_follows_the_es
     now = 0.0
     previous = parcel()
     subject.put(previous, now)
-    for chunk in range(400):
+    for chunk in range(2000):
         following = parcel(chunk)
         subject.put(following, now)
         now += CHUNK / 5e8
-        subject.settle(previous, now)
+        subject.settle(previous, now, more_waits=True)
         previous = following
     assert subject.bandwidth == pytest.approx(5e8, rel=0.01)
     assert subject.round_trip_s == pytest.approx(CHUNK / 5e8)
     assert subject.window_bytes == pytest.approx(HEADROOM * 5e8 * ROUND_TRIP_MIN_S, rel=0.01)
 
 
-def test_a_chunk_that_goes_alone_measures_the_round_trip_and_not_the_bandwidth() -> None:
+def test_a_chunk_that_goes_alone_measures_the_round_trip() -> None:
     subject = lane()
-    for chunk in range(100):
-        sent = parcel(chunk)
-        subject.put(sent, float(chunk))
-        subject.settle(sent, chunk + 0.5)
-    assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.5)
+    sent = parcel()
+    subject.put(sent, 0.0)
+    subject.settle(sent, 0.0005)
+    assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.0005)
+
+
+def test_the_acknowledgement_of_a_chunk_that_goes_alone_is_asked_for_now_and_then() -> None:
+    subject = lane()
+    subject.window_bytes = 100 * CHUNK
+    asked = []
+    for step in range(4):
+        sent = parcel(step)
+        asked.append(subject.put(sent, 1.0 + step * ALONE_PERIOD_S / 2))
+        subject.settle(sent, 1.0 + step * ALONE_PERIOD_S / 2 + 0.0001)
+    assert asked == [True, False, True, False]
+    assert not subject.put(parcel(9, CHUNK // 4), 9.0)
+
+
+def test_how_long_a_chunk_took_is_only_asked_of_those_that_met_an_empty_lane() -> None:
+    subject = lane()
+    first, second = parcel(0), parcel(1)
+    assert subject.put(first, 1.0)
+    assert subject.put(second, 1.0)
+    assert (first.was_timed, second.was_timed) == (True, False)
+
+
+def test_a_lane_that_proves_to_be_faster_is_to_be_measured_further() -> None:
+    subject = lane(bandwidth=1e6)
+    sent = parcel()
+    subject.put(sent, 0.0)
+    assert subject.settle(sent, 0.001)
+    assert subject.bandwidth == 2e6
+    assert subject.probe_due is Probe.OVERDUE
+
+
+def test_a_chunk_that_is_put_is_a_probe() -> None:
+    subject = lane()
+    subject.probe_due = Probe.DUE
+    subject.put(parcel(), 0.0)
+    assert subject.probe_due is Probe.NONE
 
 
 def test_small_chunks_say_nothing_about_bandwidth_or_round_trip() -> None:
@@ -157,53 +195,28 @@ def test_the_shortest_round_trip_is_kept_for_a_while_and_then_replaced() -> None
     assert measure(2.0 + ROUND_TRIP_MEMORY_S, 0.030) == pytest.approx(0.030)
 
 
-def test_the_window_never_falls_below_two_chunks() -> None:
-    subject = lane(bandwidth=1.0)
-    one, two = parcel(1), parcel(2)
-    subject.put(one, 0.0)
-    subject.put(two, 0.0)
-    subject.settle(one, 0.5)
-    subject.settle(two, 1.0)
-    assert subject.window_bytes == CHUNKS_MIN * CHUNK
+def busy_for_long(subject: Lane, bytes_s: float) -> None:
+    now = 0.0
+    for chunk in range(100):
+        sent = parcel(chunk)
+        subject.put(sent, now)
+        now += CHUNK / bytes_s
+        subject.settle(sent, now, more_waits=True)
 
 
-def test_the_next_chunk_goes_where_it_is_expected_to_be_done_first() -> None:
-    slow, fast = lane(0, 1e8), lane(1, 1e9)
-    assert pick_lane([slow, fast], CHUNK) is fast
-    fast.window_bytes = 100 * CHUNK
-    for chunk in range(8):
-        fast.put(parcel(chunk), 0.0)
-    assert pick_lane([slow, fast], CHUNK) is fast
-    fast.put(parcel(), 0.0)
-    fast.put(parcel(), 0.0)
-    assert pick_lane([slow, fast], CHUNK) is slow
-
-
-def test_a_lane_that_is_due_gets_one_chunk_whatever_its_estimate_says() -> None:
-    slow, fast = lane(0, 1e3), lane(1, 1e9)
-    slow.probe_due = True
-    assert pick_lane([fast, slow], CHUNK) is slow
-    slow.put(parcel(), 0.0)
-    assert pick_lane([fast, slow], CHUNK) is fast
-    slow.probe_due = True
-    slow.link.is_up = False
-    assert pick_lane([fast, slow], CHUNK) is fast
-
-
-def test_of_equal_lanes_the_first_is_taken() -> None:
-    one, other = lane(0), lane(1)
-    assert pick_lane([one, other], CHUNK) is one
-
-
-def test_lanes_without_a_link_without_room_or_whose_link_just_went_down_are_passed_over() -> None:
-    unbound, full, dead, last = lane(0), lane(1), lane(2), lane(3, 1.0)
-    unbound.link = None
-    for chunk in range(4):
-        full.put(parcel(chunk), 0.0)
-    dead.link.is_up = False
-    assert pick_lane([unbound, full, dead, last], CHUNK) is last
-    assert pick_lane([unbound, full, dead], CHUNK) is None
-    assert pick_lane([], CHUNK) is None
+def test_a_lane_has_room_for_two_chunks_and_for_one_only_where_two_would_make_it_look_late() -> None:
+    subject = lane(bandwidth=1e9)
+    subject.round_trip_s = 0.0001
+    busy_for_long(subject, 1.05 * CHUNKS_MIN * CHUNK / QUEUE_S_MAX)
+    assert subject.has_room(CHUNK)
+    subject.put(parcel(), 0.0)
+    assert subject.has_room(CHUNK)
+    subject.put(parcel(), 0.0)
+    assert not subject.has_room(CHUNK)
+    slower = lane(bandwidth=1e9)
+    busy_for_long(slower, 0.95 * CHUNKS_MIN * CHUNK / QUEUE_S_MAX)
+    slower.put(parcel(), 0.0)
+    assert not slower.has_room(CHUNK)
 
 
 def link(local_nic: int, remote_nic: int) -> FakeLink:
@@ -214,10 +227,16 @@ def test_a_lane_prefers_rails_then_its_home_and_never_a_link_in_use() -> None:
     home, rail, home_cross, cross = link(0, 0), link(1, 1), link(0, 1), link(1, 0)
     assert choose_link(0, [cross, rail, home_cross, home], []) is home
     assert choose_link(0, [cross, home_cross, rail], []) is rail
-    assert choose_link(0, [cross, home_cross, rail], [rail]) is home_cross
-    assert choose_link(0, [cross, rail], [rail]) is cross
-    assert choose_link(0, [cross, rail], [rail, cross]) is None
+    assert choose_link(0, [cross, home_cross], []) is home_cross
+    assert choose_link(0, [cross, rail], [rail]) is None
     assert choose_link(0, [], []) is None
+
+
+def test_a_link_across_rails_is_taken_only_if_no_other_lane_uses_either_of_its_nics() -> None:
+    rail, both_free, local_used, remote_used = link(2, 2), link(0, 1), link(2, 1), link(0, 2)
+    assert choose_link(0, [local_used, remote_used, rail], [rail]) is None
+    assert choose_link(0, [local_used, remote_used, both_free, rail], [rail]) is both_free
+    assert choose_link(0, [local_used, remote_used], []) is remote_used
 
 
 def test_a_relayed_link_is_taken_only_where_no_other_is_up() -> None:

@@ -195,6 +195,18 @@ def test_what_is_forgotten_gives_its_credit_back_to_what_goes_on() -> None:
     assert box.release() == []
 
 
+def test_who_leaves_keeps_nothing_so_the_credit_of_what_it_never_called_for_is_free() -> None:
+    box = outbox()
+    assert box.submit(parcel(3, 0, 100))
+    other = parcel(0, 0, 50, world=OTHER)
+    assert not box.submit(other)
+    box.left(OTHER)
+    assert box.unsolicited_bytes == 100
+    box.left(WORLD)
+    assert box.unsolicited_bytes == 0
+    assert box.release() == [other]
+
+
 def test_one_sided_chunks_wait_for_their_landing_whatever_the_credit() -> None:
     box = Outbox(3, CREDIT, written_above_bytes=30)
     large, small = parcel(0, 0, 31), parcel(0, 1, 30)

@@ -150,7 +150,7 @@ def test_what_is_unreachable_stays_so_and_only_that() -> None:
         assert len(lost) in (1, ranks - 1), scenario.describe()
 
 
-def test_in_two_of_five_worlds_a_nic_is_lost_or_slow_for_long_enough_to_plan_anew() -> None:
+def test_in_a_third_of_the_worlds_a_nic_is_lost_or_slow_for_long_enough_to_plan_anew() -> None:
     kinds = (FaultKind.CUT, FaultKind.SILENT_NIC, FaultKind.BANDWIDTH)
     lasting = [
         scenario
@@ -158,7 +158,7 @@ def test_in_two_of_five_worlds_a_nic_is_lost_or_slow_for_long_enough_to_plan_ane
         if scenario.promise is Promise.PATHS
         and any(f.kind in kinds and 1.3 < f.until_s - f.at_s < f.until_s < scenario.heals_s for f in scenario.faults)
     ]
-    assert len(lasting) > 0.4 * len(SCENARIOS)
+    assert 3 * len(lasting) > len(SCENARIOS)
 
 
 def test_all_other_faults_are_over_when_the_healed_phase_begins() -> None:
