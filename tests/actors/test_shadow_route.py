@@ -57,8 +57,11 @@ def test_new_chunks_leave_a_link_that_became_slow_and_come_home_when_it_was_clea
         await looks(world, WINDOW + 2)
         assert told(world, 0, "evidence")[1:] == ["nic0->rank1.nic0 latency SUSPECT->CLEAR"]
         assert told(world, 0, "route")[1:] == ["nic0->rank1.nic0 SHADOW->HOME"]
-        await all_reduce(world)
-        assert sent_chunks(world, 0) > left
+        # What it was measured at while it was slow is not believed for ever: in busy times it is probed.
+        for _ in range(200):
+            await all_reduce(world)
+            await asyncio.sleep(0.01)
+        assert sent_chunks(world, 0) > left + 200
 
     play(story)
 
