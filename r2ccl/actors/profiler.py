@@ -48,7 +48,8 @@ class Profiler(Actor):
     def _tick(self) -> None:
         now = self._shared.clock.now()
         for lanes in self._courier.lanes.values():
-            if any(lane.outstanding for lane in lanes):
+            # Also of a program that sends a little now and then something is on its way, but seldom at this moment.
+            if any(lane.outstanding or lane.progressed_at_s > now - PERIOD_S for lane in lanes):
                 for lane in lanes:
                     if not lane.outstanding:
                         self._probe(lane, now)

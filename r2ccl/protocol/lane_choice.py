@@ -20,10 +20,10 @@ A lane that is to be probed gets the last chunk of the queue: its estimate may b
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from operator import attrgetter
 
 from r2ccl.protocol.lanes import Lane, Parcel, Probe
 
@@ -32,7 +32,6 @@ LOOK_AHEAD_MAX = 128
 #: Lanes whose rates are at least this part of another's are as fast.
 ALIKE = 0.6
 
-_RATE = attrgetter("rate.bytes_s")
 #: Looked up once: an enum's member costs as much as the rest of a lane's turn.
 _OVERDUE = Probe.OVERDUE
 
@@ -43,13 +42,15 @@ def even_out(lanes: Sequence[Lane]) -> None:
     Of lanes that were not measured nothing is believed that goes beyond the best one that was. If they are faster, a
     chunk each will prove it.
     """
-    leader_bytes_s = best_bytes_s = max((lane.rate.bytes_s for lane in lanes if lane.is_measured), default=0.0)
-    for lane in lanes:
-        if best_bytes_s and not lane.is_measured:
-            lane.rate.bytes_s = min(lane.rate.bytes_s, best_bytes_s)
-    for lane in sorted(lanes, key=_RATE, reverse=True):
-        rate = lane.rate.bytes_s
-        if rate < ALIKE * leader_bytes_s or not leader_bytes_s:
+    leader_bytes_s = best_bytes_s = max((lane.rate.bytes_s for lane in lanes if lane.is_measured), default=math.inf)
+
+    def believed(lane: Lane) -> float:
+        # Anew each time: the first measurement of another may have been of a bad moment.
+        return lane.rate.bytes_s if lane.is_measured else min(lane.rate.bytes_s, best_bytes_s)
+
+    for lane in sorted(lanes, key=believed, reverse=True):
+        rate = believed(lane)
+        if rate < ALIKE * leader_bytes_s:
             leader_bytes_s = rate
         lane.pace = leader_bytes_s
 

@@ -33,7 +33,8 @@ def test_of_large_operations_even_the_first_second_is_as_fast_as_the_nics_togeth
     async def story(job: Job) -> None:
         await job.run_for(1.0)
         job.set_rate(1, 0, 50)
-        assert (await job.run_for(1.0)).reached > 0.85  # ranks also plan anew meanwhile
+        for _ in range(2):
+            assert (await job.run_for(1.0)).reached > 0.85  # ranks also plan anew meanwhile
         after = await job.run_for(1.0)
         assert after.reached > 0.97
         assert 0.07 < after.shares[0] < 0.10
@@ -53,10 +54,10 @@ def test_of_small_operations_too_the_slow_nic_is_left_out_and_found_again(ranks:
         assert after.reached > 0.83
         assert after.shares[0] < 0.03
         job.set_rate(1, 0, 500)
-        await job.run_for(2.5)
-        restored = await job.run_for(0.5)
+        await job.run_for(3.0)
+        restored = await job.run_for(1.0)
         assert restored.reached > 0.9 * before.reached
-        assert 0.4 < restored.shares[0] < 0.6
+        assert 0.35 < restored.shares[0] < 0.65
 
     play(story, ranks, size_bytes=MIB)
 

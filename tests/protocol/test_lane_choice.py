@@ -249,8 +249,12 @@ def test_of_a_lane_that_was_not_measured_no_more_is_believed_than_of_the_best_th
     measure(fast, 1e8)
     measure(slow, 1e7)
     even_out([boast, fast, slow])
-    assert boast.pace == boast.bandwidth == fast.bandwidth
+    assert boast.pace == fast.bandwidth
     assert not boast.is_measured
+    # The best may have been measured at a bad moment: what is believed follows it.
+    measure(fast, 4e8)
+    even_out([boast, fast, slow])
+    assert boast.pace == fast.bandwidth > 1e8
     modest = lane(3, 5e7)
     even_out([modest, fast, slow])
     assert modest.bandwidth == 5e7
