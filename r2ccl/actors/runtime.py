@@ -53,7 +53,7 @@ from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
 from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import first_picture
-from r2ccl.protocol.lanes import Lane, takes_link
+from r2ccl.protocol.lanes import Lane, adds_to, takes_link
 from r2ccl.protocol.paths import rails
 from r2ccl.protocol.session_events import Surrendered
 from r2ccl.protocol.wire import Header, Kind
@@ -217,6 +217,9 @@ class Runtime:
     def _offer(self, link: Link) -> None:
         if link.id.is_relayed and self.relays.way_to(link.id.peer) is not None:
             return  # the peer has not got that far, or does not know yet
+        taken = [lane.link for lane in self.courier.lanes[link.id.peer] if lane.link is not None]
+        if not adds_to(taken, link):
+            return
         nics = self.shared.members[link.id.peer].nics
         is_spare = link.id.is_relayed or self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
         stands_by = is_spare or not link.is_rail

@@ -16,7 +16,7 @@ Lanes belong to the sender: it alone picks, from what it knows, and nothing is n
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from r2ccl.protocol.rate import Rate
@@ -330,16 +330,9 @@ def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) ->
     nothing but what it takes from that lane, and may share a NIC with whatever was just lost in silence. A relayed one
     is taken only where no other is up. Returns None when no link that is up would add anything.
     """
-    links_up = list(links_up)
+    links_up, taken = list(links_up), list(taken)
     direct = [link for link in links_up if not link.id.is_relayed]
-    pairs = {(link.id.local_nic, link.id.remote_nic) for link in taken}
-    local_nics, remote_nics = {local for local, _ in pairs}, {remote for _, remote in pairs}
-    free = [
-        link
-        for link in direct or links_up
-        if (link.id.local_nic, link.id.remote_nic) not in pairs
-        and (link.is_rail or not (link.id.local_nic in local_nics or link.id.remote_nic in remote_nics))
-    ]
+    free = [link for link in direct or links_up if adds_to(taken, link)]
     if not free:
         return None
     return min(
@@ -351,6 +344,15 @@ def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) ->
             link.id.remote_nic,
         ),
     )
+
+
+def adds_to(taken: Sequence[Any], link: Any) -> bool:
+    """Would a link bring what those that serve lanes of its peer do not have? See :func:`choose_link`."""
+    for other in taken:
+        same_local, same_remote = other.id.local_nic == link.id.local_nic, other.id.remote_nic == link.id.remote_nic
+        if (same_local and same_remote) or (not link.is_rail and (same_local or same_remote)):
+            return False
+    return True
 
 
 def takes_link(lane: Lane, link: Any, stands_by: bool) -> bool:

@@ -116,7 +116,16 @@ def play(
 
     async def main() -> None:
         model = Model(latency_s=latency_s, bandwidth_bytes_s=max(mbit_s) * MBIT_S)
-        world = World(Shape(ranks, len(mbit_s), settings=Settings(backup_paths=0, ), model=model))
+        world = World(
+            Shape(
+                ranks,
+                len(mbit_s),
+                settings=Settings(
+                    backup_paths=0,
+                ),
+                model=model,
+            )
+        )
         await world.start()
         await story(Job(world, mbit_s, size_bytes, in_flight))
         await world.close()

@@ -224,7 +224,7 @@ def test_a_lane_goes_back_to_its_rail_in_the_middle_of_an_operation_and_nothing_
         for runtime in world.runtimes:
             assert runtime.shared.counters.snapshot()["total"]["resent_chunks"] == 0
         assert sent_on_nic_0(world) > sent_before
-        assert len(left) == 2
+        assert 2 <= len(left) <= 4, "the other lane may have found refuge, too, before its rail was back"
         assert not any(left)
 
     simulate(story, backup_paths=2, quiet_s=0.01)
