@@ -62,12 +62,13 @@ def test_a_seed_is_green(seed: int) -> None:
 
 @pytest.mark.parametrize("promise", Promise)
 def test_worlds_of_every_promise_do_what_it_is_about(promise: Promise) -> None:
-    (scenario,) = seeds_where(lambda s: s.promise is promise and len(s.faults) > 1, 1)
-    outcome = trial.run(scenario)
-    assert outcome.complaints == ()
-    assert bool(outcome.ended_badly) is promise.ends_badly
+    # Who comes late to a call that does not wait for it fails nobody.
+    worlds = 3 if promise is Promise.LATE else 1
+    outcomes = [trial.run(s) for s in seeds_where(lambda s: s.promise is promise and len(s.faults) > 1, worlds)]
+    assert all(outcome.complaints == () for outcome in outcomes)
+    assert any(outcome.ended_badly for outcome in outcomes) is promise.ends_badly
     if promise not in (Promise.PATHS, Promise.LATE):
-        assert outcome.failovers > 0
+        assert outcomes[0].failovers > 0
 
 
 def test_another_process_with_another_hash_seed_takes_the_same_steps() -> None:
@@ -198,8 +199,9 @@ def test_a_dead_peer_that_is_never_declared_dead_is_noticed(monkeypatch: pytest.
 
 def test_a_failure_that_is_told_to_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Failing, "_tell_untold", lambda _: None)
-    pairs = seeds_where(lambda s: s.promise is Promise.UNREACHABLE and s.shape.ranks > 2, 6)
-    assert complains("not all operations ended", pairs)
+    # With relays each rank notices by itself who is lost, but not what is kept there for it.
+    lost = seeds_where(lambda s: s.promise in (Promise.LATE, Promise.SPLIT) and s.shape.ranks > 2, 8)
+    assert complains("unsolicited bytes", lost)
 
 
 def test_links_that_are_given_up_for_good_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,9 +224,9 @@ def test_what_a_runtime_leaves_open_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     abort = Runtime.abort
 
     def forgets_a_port(self: Runtime) -> None:
-        forgotten = self.ports.pop()
+        forgotten = self.all_ports.pop(0)
         abort(self)
-        self.ports.append(forgotten)
+        self.all_ports.insert(0, forgotten)
 
     monkeypatch.setattr(Runtime, "abort", forgets_a_port)
     # Where rails are joined, links across them end at the port that was not forgotten, and so both ends hear of it.
