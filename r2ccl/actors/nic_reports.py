@@ -19,7 +19,7 @@ from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.timers import Timer
 from r2ccl.planner.picture import announced_bandwidth
-from r2ccl.protocol.steadiness import Steadiness
+from r2ccl.protocol.steadiness import Steadiness, bandwidth_of
 from r2ccl.topology import Nic
 
 #: A second, in which a step must hold, has four looks, one more than it takes.
@@ -36,8 +36,7 @@ class NicReports:
         self._tell = tell
         self._member = shared.members[shared.rank]
         self._judges = [Steadiness(step) for step in announced_steps(self._member)]
-        #: By NIC what it carried when it last carried something, and whether it did at the last look.
-        self._last = [announced_bandwidth(nic) for nic in self._member.nics]
+        #: By NIC whether it carried anything at the last look.
         self._carried = [judge.step is not None for judge in self._judges]
         self._timer: Timer | None = None
         #: The newest; empty: all is as announced.
@@ -57,9 +56,8 @@ class NicReports:
 
     def _look_at_all(self) -> None:
         """While this rank is cut off it would learn nothing of its own NICs: those of all others may be down."""
-        if any(
-            [self._look_at(index, port) for index, port in enumerate(self._ports)]
-        ):  # all, also if the first changed
+        # All, also if the first has changed.
+        if any([self._look_at(index, port) for index, port in enumerate(self._ports)]):
             report = pack_report(self._member, [judge.step for judge in self._judges])
             if report != self.report:
                 self.report = report
@@ -74,11 +72,10 @@ class NicReports:
             self._carried[index] = False
             return judge.measured(None, now)
         bandwidth = None if _is_loopback(port.nic) else self._bandwidth(port)
-        if bandwidth is not None:
-            self._last[index] = bandwidth
-        elif judge.step is None or not self._carried[index]:
+        if bandwidth is None and (judge.step is None or not self._carried[index]):
             # It is back, and will carry what it did before, until that is measured.
-            bandwidth = self._last[index]
+            carried = judge.carried
+            bandwidth = announced_bandwidth(port.nic) if carried is None else bandwidth_of(carried)
         self._carried[index] = True
         return judge.settle(now) if bandwidth is None else judge.measured(bandwidth, now)
 

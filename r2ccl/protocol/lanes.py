@@ -190,7 +190,7 @@ class Lane:
     @property
     def bandwidth(self) -> float:
         """Bytes per second, as measured lately; what the NIC says of itself until then."""
-        return self.rate.bytes_s
+        return self.rate.steady_bytes_s or self.rate.bytes_s
 
     @property
     def is_measured(self) -> bool:
@@ -310,9 +310,9 @@ class Lane:
         before = self.rate.bytes_s
         if not self.rate.acknowledged(len(parcel.payload), round_trip_s, now, is_busy, parcel.was_timed):
             return False
-        bandwidth = self.rate.bytes_s
-        if bandwidth > PROVEN * before:
+        if self.rate.bytes_s > PROVEN * before:
             self.probe_due = Probe.OVERDUE  # there may be more to it
+        bandwidth = self.bandwidth
         held_s = max(self.round_trip_s, ROUND_TRIP_MIN_S * self.hops)
         chunks = CHUNKS_MIN if CHUNKS_MIN * self.chunk_bytes <= QUEUE_S_MAX * bandwidth else 1
         self.window_bytes = max(

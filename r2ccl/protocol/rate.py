@@ -53,11 +53,24 @@ STEP_MAX = 2.0
 class Rate:
     """The estimate of one lane."""
 
-    __slots__ = ("_busy_s", "_bytes", "_emptied_s", "_is_low", "_since_s", "_slow_chunks", "burst_bytes_s", "bytes_s")
+    __slots__ = (
+        "_busy_s",
+        "_bytes",
+        "_emptied_s",
+        "_is_low",
+        "_since_s",
+        "_slow_chunks",
+        "burst_bytes_s",
+        "bytes_s",
+        "steady_bytes_s",
+    )
 
     def __init__(self, bytes_s: float) -> None:
-        #: Bytes per second.
+        #: Bytes per second that the next chunk is expected at.
         self.bytes_s = bytes_s
+        #: The same without chunks that came early: what a shaper's bucket or a switch's buffer lets through at once
+        #: says nothing about the rate of many. 0: not measured.
+        self.steady_bytes_s = 0.0
         #: The mean of samples, however short: where acknowledgements come in bursts, because processes wait for a core,
         #: it is far above the rate, and says how much a lane may hold so that it does not stand idle meanwhile.
         self.burst_bytes_s = 0.0
@@ -121,6 +134,7 @@ class Rate:
         else:
             self.bytes_s = sample_bytes_s
             self._busy_s = busy_s
+        self._steady(sample_bytes_s, busy_s, is_low and self._is_low)
         weight = 1.0 if is_low and self._is_low else BURST_WEIGHT
         self.burst_bytes_s += weight * (sample_bytes_s - self.burst_bytes_s)
         self._is_low = is_low
@@ -143,6 +157,10 @@ class Rate:
             self._learn(size / took_s, took_s, is_slow)
             return True
         return False
+
+    def _steady(self, bytes_s: float, took_s: float, is_sure: bool) -> None:
+        weight = WEIGHT_LOW if is_sure else min(WEIGHT_MAX, 1 - math.exp(-took_s / MEMORY_S))
+        self.steady_bytes_s += (weight if self.steady_bytes_s else 1.0) * (bytes_s - self.steady_bytes_s)
 
     def _learn(self, bytes_s: float, took_s: float, is_sure: bool) -> None:
         weight = WEIGHT_LOW

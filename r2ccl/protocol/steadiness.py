@@ -71,11 +71,13 @@ def _fits(step: int | None, bandwidth_bytes_s: float | None, within_steps: float
 class Steadiness:
     """The judge of one NIC."""
 
-    __slots__ = ("_candidate", "_measured_at_s", "_measurements", "_since_s", "step")
+    __slots__ = ("_candidate", "_measured_at_s", "_measurements", "_since_s", "carried", "step")
 
     def __init__(self, step: int | None) -> None:
         #: What holds and may be told; None: down.
         self.step = step
+        #: The last that was told of it while it carried; None: it never did.
+        self.carried = step
         #: What would follow, since when, and how many measurements say so. Since None: nothing would.
         self._candidate: int | None = None
         self._since_s: float | None = None
@@ -92,13 +94,20 @@ class Steadiness:
         if _fits(self.step, bandwidth_bytes_s, LEAVE_STEPS):
             self._since_s = None
             return False
-        if self._since_s is None or not _fits(self._candidate, bandwidth_bytes_s, BAND_STEPS):
-            self._candidate = None if bandwidth_bytes_s is None else step_of(bandwidth_bytes_s)
+        band_steps = LEAVE_STEPS if self._candidate == self.carried else BAND_STEPS
+        if self._since_s is None or not _fits(self._candidate, bandwidth_bytes_s, band_steps):
+            self._candidate = self._candidate_for(bandwidth_bytes_s)
             self._since_s = now
             self._measurements = 0
         self._measurements += 1
         self._measured_at_s = now
         return self.settle(now)
+
+    def _candidate_for(self, bandwidth_bytes_s: float | None) -> int | None:
+        """What comes back and carries about what it did before is what it was."""
+        if bandwidth_bytes_s is None or _fits(self.carried, bandwidth_bytes_s, LEAVE_STEPS):
+            return None if bandwidth_bytes_s is None else self.carried
+        return step_of(bandwidth_bytes_s)
 
     def settle(self, now: float) -> bool:
         """Nothing new was measured. Has what was measured last held for long enough, so that the step changed?"""
@@ -109,5 +118,6 @@ class Steadiness:
                 self._since_s = None
             return False
         self.step = self._candidate
+        self.carried = self.carried if self.step is None else self.step
         self._since_s = None
         return True

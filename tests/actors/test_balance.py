@@ -16,8 +16,10 @@ def test_a_nic_that_slows_down_to_a_tenth_loses_its_share_and_the_total_stays(ra
         job.set_rate(1, 0, 50)
         first_second = await job.run_for(1.0)
         assert first_second.reached > 0.75
+        # In the second after it ranks agree on smaller chunks.
+        assert (await job.run_for(1.0)).reached > 0.85
         after = await job.run_for(1.0)
-        assert after.reached > 0.90
+        assert after.reached > 0.95
         assert after.shares[0] < 0.12
         job.set_rate(1, 0, 500)
         await job.run_for(2.0)

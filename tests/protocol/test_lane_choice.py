@@ -60,7 +60,7 @@ def measure(subject: Lane, bytes_s: float) -> None:
         subject.put(sent, now)
         now += CHUNK / bytes_s
         subject.settle(sent, now, more_waits=True)
-    assert subject.bandwidth == pytest.approx(bytes_s, rel=0.02)
+    assert subject.rate.bytes_s == pytest.approx(bytes_s, rel=0.02)
 
 
 def test_the_next_chunk_goes_where_it_is_expected_to_be_done_first() -> None:
@@ -249,12 +249,12 @@ def test_of_a_lane_that_was_not_measured_no_more_is_believed_than_of_the_best_th
     measure(fast, 1e8)
     measure(slow, 1e7)
     even_out([boast, fast, slow])
-    assert boast.pace == fast.bandwidth
+    assert boast.pace == fast.rate.bytes_s
     assert not boast.is_measured
     # The best may have been measured at a bad moment: what is believed follows it.
     measure(fast, 4e8)
     even_out([boast, fast, slow])
-    assert boast.pace == fast.bandwidth > 1e8
+    assert boast.pace == fast.rate.bytes_s > 1e8
     modest = lane(3, 5e7)
     even_out([modest, fast, slow])
     assert modest.bandwidth == 5e7

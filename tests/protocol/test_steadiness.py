@@ -58,6 +58,19 @@ def test_a_ramp_is_told_when_it_ends() -> None:
     assert nic.step == step_of(GBIT / 10)
 
 
+def test_what_comes_back_and_carries_about_what_it_did_is_what_it_was() -> None:
+    nic = Steadiness(step_of(GBIT))
+    assert [nic.measured(None, at_s) for at_s in (0.0, HOLD_S)] == [False, True]
+    assert nic.step is None
+    back = [nic.measured(GBIT * factor, 2.0 + count / 4) for count, factor in enumerate((0.8, 1.2, 0.85, 1.1, 0.8))]
+    assert back == [False, False, False, False, True]
+    assert nic.step == step_of(GBIT)
+    assert [nic.measured(None, at_s) for at_s in (5.0, 6.0)] == [False, True]
+    slow = [nic.measured(GBIT / 3, 7.0 + count / 4) for count in range(5)]
+    assert slow[-1]
+    assert nic.step == step_of(GBIT / 3)
+
+
 def test_two_measurements_make_no_bandwidth() -> None:
     nic = Steadiness(step_of(GBIT))
     assert not nic.measured(GBIT / 10, 0.0)
