@@ -176,7 +176,18 @@ class Runtime:
             left_s = deadline - self.shared.clock.now()
             if left_s <= 0 or not await self._next_link(left_s):
                 break
+        for peer in self.shared.peers:
+            self._settle_for_spares(peer)
         self.backups.start()
+
+    def _settle_for_spares(self, peer: int) -> None:
+        """Where nothing came up but what stands by, nobody has a link yet that could be lost: it serves from now on."""
+        links = self.courier.links_up(peer)
+        if all(self._stands_by(link) for link in links):
+            for lane in self.courier.lanes[peer]:
+                lane.is_orphan = lane.link is None
+            for link in links:
+                self._offer(link)
 
     def _rails_up(self, peer: int) -> int:
         return sum(link.is_rail for link in self.courier.links_up(peer))
@@ -220,15 +231,17 @@ class Runtime:
         taken = [lane.link for lane in self.courier.lanes[link.id.peer] if lane.link is not None]
         if not adds_to(taken, link):
             return
-        nics = self.shared.members[link.id.peer].nics
-        is_spare = link.id.is_relayed or self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
-        stands_by = is_spare or not link.is_rail
+        stands_by, lanes = self._stands_by(link), self.courier.lanes[link.id.peer]
         candidates = [self.supervisor.child(name) for name in self._homes]
         candidates.sort(key=lambda actor: actor.home_nic != link.id.local_nic)
         for actor in candidates:
-            if takes_link(actor.lanes[link.id.peer], link, stands_by):
+            if takes_link(actor.lanes[link.id.peer], link, stands_by, lanes):
                 actor.tell(LinkOffered(link))
                 return
+
+    def _stands_by(self, link: Link) -> bool:
+        nics = self.shared.members[link.id.peer].nics
+        return not link.is_rail or self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
 
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link carries no longer: its lane moves, the peer is told."""

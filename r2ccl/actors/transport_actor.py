@@ -4,7 +4,8 @@ When its NIC dies what its lanes have not had acknowledged goes to the head of e
 the supervisor restarts the actor there: the successor gets the mailbox with its lanes, and binds each to the spare's
 link. Without a spare each lane takes a link that serves no other lane, or dissolves, and its chunks spread over the
 lanes that are left. A lane that lost its link takes the next one that comes up (decisions 5 and 19). One that found a
-backup across rails goes back when its rail returns."""
+backup across rails, or shares a NIC with another, goes back when its rail returns. Whenever a lane changed its link,
+those links that serve none are offered anew: what would have added nothing before may do so now."""
 
 from __future__ import annotations
 
@@ -132,7 +133,13 @@ class TransportActor(Actor):
             self._courier.pump(lane.peer)
             if any(other.is_up for other in taken):
                 self._courier.on_repaired(lane.peer)
+        self._offer_idle(lane.peer)
         self._courier.resync(lane.peer)
+
+    def _offer_idle(self, peer: int) -> None:
+        for link in self._courier.links_up(peer):
+            if link.lane is None:
+                self._offer(link)
 
     def _link_offered(self, link: Link) -> None:
         lane = self.lanes.get(link.id.peer)
@@ -140,27 +147,28 @@ class TransportActor(Actor):
             return
         if lane.link is None:
             self._bind(lane, link, "DISSOLVED->BOUND", "link up")
-        elif takes_link(lane, link, stands_by=True):
-            if not lane.is_leaving:
-                lane.is_leaving = True
-                self._leave(lane, lane.link, link)
+        elif takes_link(lane, link, stands_by=True, lanes=self._courier.lanes[lane.peer]):
+            lane.is_leaving = True
+            self._leave(lane, lane.link, link)
         else:
             self._offer(link)  # it found another meanwhile; a lane of somebody else may still look for one
 
     def _leave(self, lane: Lane, old: Link, home: Link) -> None:
-        """A lane on a backup goes back to its rail once all that it sent there is settled, so nothing is resent."""
+        """A lane on a backup, or a NIC of another's, goes back to its rail once all that it sent there is settled, so
+        nothing is resent."""
         if lane.link is not old or not lane.is_leaving:
-            return  # it lost the backup meanwhile
+            return  # it lost that link meanwhile
         if not self.is_running or not home.is_up or home.lane is not None:
             lane.is_leaving = False
             self._courier.pump(lane.peer)
+            self._offer_idle(lane.peer)
         elif lane.outstanding:
             self._shared.timers.after(LEAVING_LOOK_S, self._leave, lane, old, home)
         else:
             old.lane = lane.link = None
             lane.is_leaving, lane.is_orphan = False, True
-            self._bind(lane, home, "BACKUP->BOUND", "rail up")
-            self._offer(old)
+            self._bind(lane, home, "SHARED->BOUND" if old.is_rail else "BACKUP->BOUND", "rail up")
+            self._offer_idle(lane.peer)
 
     def _bind(self, lane: Lane, link: Link, change: str, cause: str) -> None:
         lane.link = link

@@ -326,8 +326,10 @@ def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) ->
     """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
 
     ``links_up`` are objects with ``id``, a ``LinkId``, and ``is_rail``. Rails come first, a spare's too: links across
-    rails may pass a router. One across rails is taken only if no other lane uses either of its NICs: else it would add
-    nothing but what it takes from that lane, and may share a NIC with whatever was just lost in silence. A relayed one
+    rails may pass a router. Of rails one by a NIC of ours that no other lane of this peer uses: where the peer has more
+    NICs than we, several rails leave by each of ours. One across rails is taken only if no other lane uses either of
+    its NICs: else it would add nothing but what it takes from that lane, and may share a NIC with whatever was just
+    lost in silence. A relayed one
     is taken only where no other is up. Returns None when no link that is up would add anything.
     """
     links_up, taken = list(links_up), list(taken)
@@ -335,10 +337,12 @@ def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) ->
     free = [link for link in direct or links_up if adds_to(taken, link)]
     if not free:
         return None
+    used = {other.id.local_nic for other in taken}
     return min(
         free,
         key=lambda link: (
             not link.is_rail,
+            link.id.local_nic in used,
             link.id.local_nic != home_nic,
             link.id.local_nic,
             link.id.remote_nic,
@@ -355,13 +359,21 @@ def adds_to(taken: Sequence[Any], link: Any) -> bool:
     return True
 
 
-def takes_link(lane: Lane, link: Any, stands_by: bool) -> bool:
-    """Does a lane take a link that came into service?
+def takes_link(lane: Lane, link: Any, stands_by: bool, lanes: Sequence[Lane]) -> bool:
+    """Does a lane take a link that came into service? ``lanes``: all of its peer.
 
     One that has none yet waits for one that carries; one that lost its own takes any, also what ``stands_by``: a
     spare's, or one across rails. A lane that found refuge across rails goes back to a rail: across rails it shares a
-    NIC with another lane, and a router with everybody.
+    NIC with another lane, and a router with everybody. So does one that shares our NIC with another lane, if the rail
+    leaves by a NIC of ours that serves none: where the peer has more NICs than we, rails share ours. One lane at a time
+    goes, or two would go to one NIC.
     """
     if lane.link is None:
         return lane.is_orphan or not stands_by
-    return bool(link.is_rail and not lane.link.is_rail)
+    if lane.is_leaving or not link.is_rail:
+        return False
+    if not lane.link.is_rail:
+        return True
+    used = [other.link.id.local_nic for other in lanes if other.link is not None]
+    is_shared = used.count(lane.link.id.local_nic) > 1
+    return is_shared and link.id.local_nic not in used and not any(other.is_leaving for other in lanes)

@@ -278,9 +278,9 @@ def test_a_lane_without_a_link_waits_for_a_rail_and_one_that_lost_its_own_takes_
     waiting, orphan = lane(), lane()
     waiting.link = orphan.link = None
     orphan.is_orphan = True
-    assert takes_link(waiting, link(0, 0), stands_by=False)
-    assert not takes_link(waiting, link(0, 1), stands_by=True)
-    assert takes_link(orphan, link(0, 1), stands_by=True)
+    assert takes_link(waiting, link(0, 0), stands_by=False, lanes=[waiting])
+    assert not takes_link(waiting, link(0, 1), stands_by=True, lanes=[waiting])
+    assert takes_link(orphan, link(0, 1), stands_by=True, lanes=[orphan])
 
 
 def test_only_a_lane_across_rails_takes_another_link_and_only_a_rail() -> None:
@@ -291,7 +291,7 @@ def test_only_a_lane_across_rails_takes_another_link_and_only_a_rail() -> None:
         (link(1, 1), link(0, 0), False),
     ):
         moved.link = own
-        assert takes_link(moved, offered, stands_by=False) is taken
+        assert takes_link(moved, offered, stands_by=False, lanes=[moved]) is taken
 
 
 def test_a_lane_that_leaves_its_link_gets_no_chunk_even_if_it_is_the_only_one() -> None:
