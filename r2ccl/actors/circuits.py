@@ -332,7 +332,8 @@ class RelayDevice:
             if not circuit.asked:
                 circuit.lose(Loss.UNREACHABLE, "no rank that was asked reaches it")
         elif carrier == circuit.way.carrier:
-            circuit.lose(Loss.RESET, f"rank {carrier} does not reach it any more")
+            # A third rank's word: no proof that the peer ended anything.
+            circuit.lose(Loss.FLUSHED, f"rank {carrier} does not reach it any more")
 
     def _here(self, circuit: RelayConnection) -> None:
         if circuit.way is not None and circuit.circuit.is_asking:
