@@ -1,9 +1,10 @@
 """What this rank tells all others of its NICs: which carry nothing, and what the others steadily carry.
 
 A look every quarter of a second while bytes are owed, and as long as something is about to change. A NIC carries
-nothing if it is down, if no link of it is in service, or if it is a spare that no lane is bound to. Its bandwidth is
-the sum of what its busy lanes are measured at, and counts only while more chunks wait than they have room for: what a
-program sends now and then says nothing about a NIC. What :mod:`r2ccl.protocol.steadiness` calls steady is reported.
+nothing if it is down, or if no lane is bound to any of its links: a spare in wait, or a NIC whose lanes a spare has.
+Its bandwidth is the sum of what its busy lanes are measured at, and counts only while more chunks wait than they have
+room for: what a program sends now and then says nothing about a NIC. What :mod:`r2ccl.protocol.steadiness` calls steady
+is reported.
 
 On loopback memory and cores set the pace, not a NIC: there only being up or down is reported, so that no other process
 that takes a core makes all ranks plan anew."""
@@ -91,9 +92,7 @@ class NicReports:
 
 
 def _carries(port: Port) -> bool:
-    return port.is_up and any(
-        link.is_up and (link.lane is not None or not port.nic.spare) for link in port.links.values()
-    )
+    return port.is_up and any(link.is_up and link.lane is not None for link in port.links.values())
 
 
 def _is_loopback(nic: Nic) -> bool:
