@@ -23,4 +23,4 @@ fi
 echo "fast tests on $("$second" --version)"
 "$second" -m venv .venv-second
 .venv-second/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-.venv-second/bin/python -m pytest -q -m 'not end_to_end and not slow and not namespaces and not torchrun' --ignore tests/lab
+.venv-second/bin/python -m pytest -q -n 2 -m 'not end_to_end and not slow and not namespaces and not torchrun' --ignore tests/lab
