@@ -248,8 +248,9 @@ class Courier:
 
     def _settle(self, peer: int, parcels: Iterable[Parcel], tell: bool = True) -> None:
         now = self._clock.now()
-        more_waits = bool(self.outboxes[peer].waiting)
+        more_waits = self.is_pressed(peer)
         count = 0
+        measured = False
         owned: list[Parcel] = []
         for parcel in parcels:
             count += 1
@@ -257,10 +258,12 @@ class Courier:
             if parcel.times_sent > 1:
                 self.hedger.settled(parcel)
             if parcel.lane is not None and parcel.lane.settle(parcel, now, more_waits):
-                even_out(self.lanes[peer])
+                measured = True
             if tell and parcel.owner is not None:
                 owned.append(parcel)
         self.unsettled -= count
+        if measured:
+            even_out(self.lanes[peer])
         if count:
             self.pump(peer)
         if owned:
@@ -317,6 +320,8 @@ class Courier:
                     continue
                 if link.session.state is LinkState.UP:
                     worth = (link.is_late, link.is_slow, not link.is_rail)
+                    if not any(worth):
+                        return link
                     if best is None or worth < best:
                         best, chosen = worth, link
                 elif link.session.state is LinkState.PROBATION:

@@ -7,6 +7,7 @@ the answers mean; here knocks go out, third ranks are asked and answered, and ve
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import logging
 from collections.abc import Iterable
@@ -207,4 +208,4 @@ class Diagnosing:
 
         for whom, rank, nic in (("theirs", reach.rank, reach.nic), ("askers", peer, reach.asker_nic)):
             knock = Knock(nic % len(self._ports), rank, nic)
-            self._knocker.knock(knock, lambda answer, whom=whom: heard(whom, answer))  # type: ignore[misc]
+            self._knocker.knock(knock, functools.partial(heard, whom))

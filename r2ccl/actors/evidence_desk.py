@@ -20,7 +20,8 @@ from typing import assert_never
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.link import Link
 from r2ccl.actors.links import Port
-from r2ccl.actors.shared import Shared, nominal_bandwidth
+from r2ccl.actors.shared import Shared
+from r2ccl.planner.picture import announced_bandwidth
 from r2ccl.protocol.evidence import Began, Divert, Effect, Ended, Evidence, Kind, Restore
 
 
@@ -89,7 +90,7 @@ class EvidenceDesk:
         if link.lane is None or link.evidence.is_diverted:
             return 0.0
         theirs = self._shared.members[link.id.peer].nics[link.id.remote_nic]
-        return min(nominal_bandwidth(self._ports[link.id.local_nic].nic), nominal_bandwidth(theirs))
+        return min(announced_bandwidth(self._ports[link.id.local_nic].nic), announced_bandwidth(theirs))
 
     def link_lost(self, link: Link) -> None:
         """The link is out of service: what spoke against it is over, and what comes back may be another path."""

@@ -50,13 +50,13 @@ class NicReports:
 
     def _look(self) -> None:
         self._timer = None
+        # While this rank is cut off it would learn nothing of its own NICs: those of all others may be down.
         if any(link.is_up for port in self._ports for link in port.links.values()):
             self._look_at_all()
         if self._courier.unsettled or any(judge.due_s is not None for judge in self._judges):
             self.look_closely()
 
     def _look_at_all(self) -> None:
-        """While this rank is cut off it would learn nothing of its own NICs: those of all others may be down."""
         # All, also if the first has changed.
         if any([self._look_at(index, port) for index, port in enumerate(self._ports)]):
             report = pack_report(self._member, [judge.step for judge in self._judges])
@@ -87,7 +87,7 @@ class NicReports:
             lane = link.lane
             if lane is not None and lane.outstanding and lane.is_measured:
                 bandwidth += lane.bandwidth
-                waits |= bool(self._courier.outboxes[lane.peer].waiting)
+                waits |= self._courier.is_pressed(lane.peer)
         return bandwidth if waits else None
 
 

@@ -47,12 +47,12 @@ from r2ccl.actors.profiler import Profiler
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.relaying import RelayPort, Relays
 from r2ccl.actors.report import moment, own_address
-from r2ccl.actors.shared import Shared, nominal_bandwidth
+from r2ccl.actors.shared import Shared
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
 from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
-from r2ccl.planner.picture import first_picture
+from r2ccl.planner.picture import announced_bandwidth, first_picture
 from r2ccl.protocol.lanes import Lane, adds_to, takes_link
 from r2ccl.protocol.paths import rails
 from r2ccl.protocol.session_events import Surrendered
@@ -115,7 +115,7 @@ class Runtime:
             self._homes[name] = nic.index
             box = LaneBox()
             for peer in shared.peers:
-                add_lane(box, self.courier, Lane(index, peer, chunk_bytes, nominal_bandwidth(nic)))
+                add_lane(box, self.courier, Lane(index, peer, chunk_bytes, announced_bandwidth(nic)))
             self.supervisor.add(ChildSpec(name, functools.partial(self._transport_actor, name, index, box)))
         self.supervisor.add(ChildSpec("health", self._health_monitor))
         self.courier.on_busy = self._busy

@@ -19,9 +19,6 @@ from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import AddressBook, Endpoint, Nic
 
-#: Assumed where a NIC doesn't say its speed; lanes measure within a few chunks.
-BANDWIDTH_BYTES_S = 1.25e9
-
 
 def no_errors(nic: Nic) -> int | None:
     """Of interfaces that count none."""
@@ -99,8 +96,3 @@ class Shared:
         )
         limits = EvidenceLimits(strictness, s.latency_excess, s.latency_excess_s, s.share_least, s.resent_excess)
         return LinkEvidence(limits, self.switches)
-
-
-def nominal_bandwidth(nic: Nic) -> float:
-    """What a lane on this NIC is expected to carry, in bytes per second, until it has been measured."""
-    return nic.speed_mbit_s * 125_000.0 if nic.speed_mbit_s else BANDWIDTH_BYTES_S

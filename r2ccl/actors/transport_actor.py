@@ -125,7 +125,7 @@ class TransportActor(Actor):
         if link is not None:
             self._bind(lane, link, "MOVING->BOUND", cause)
         else:
-            survivors = [str(other.link.id) for other in self._courier.lanes[lane.peer] if other.link is not None]
+            survivors = [str(other.id) for other in taken]
             self._shared.events.record(
                 "lane_dissolved", lane=self.index, peer=lane.peer, change="BOUND->DISSOLVED", cause=cause,
                 link=str(old.id) if old is not None else "none", survivors=",".join(survivors) or "none",

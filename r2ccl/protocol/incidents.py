@@ -197,10 +197,6 @@ class IncidentBook:
         machine = group.machines[lost.link] = Diagnosis(lost.link, self._scene_of(lost.link), self._times)
         return [For(lost.link, effect) for effect in machine.begin(now)]
 
-    def is_examined(self, link: LinkId) -> bool:
-        """A machine works on it."""
-        return any(link in group.machines and link not in group.found for group in self._groups)
-
     def examined(self) -> list[LinkId]:
         """Links that machines work on."""
         return [link for group in self._groups for link in group.machines if link not in group.found]

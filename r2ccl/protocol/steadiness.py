@@ -105,9 +105,9 @@ class Steadiness:
 
     def _candidate_for(self, bandwidth_bytes_s: float | None) -> int | None:
         """What comes back and carries about what it did before is what it was."""
-        if bandwidth_bytes_s is None or _fits(self.carried, bandwidth_bytes_s, LEAVE_STEPS):
-            return None if bandwidth_bytes_s is None else self.carried
-        return step_of(bandwidth_bytes_s)
+        if bandwidth_bytes_s is None:
+            return None
+        return self.carried if _fits(self.carried, bandwidth_bytes_s, LEAVE_STEPS) else step_of(bandwidth_bytes_s)
 
     def settle(self, now: float) -> bool:
         """Nothing new was measured. Has what was measured last held for long enough, so that the step changed?"""

@@ -272,9 +272,7 @@ class _Faults:
         return one, other
 
     def _is_whole(self, one: int, other: int, faults: list[Fault]) -> bool:
-        nics = range(self._shape.nics + self._shape.spares)
-        pairs = ((near, far) for near, far in itertools.product(nics, nics) if self._shape.joins(near, far))
-        links = (((one, near), (other, far)) for near, far in pairs)
+        links = self._shape.links(one, other)
         return not all(any(fault.breaks(*link) for fault in faults) for link in links)
 
     def _is_relayed(self, pair: tuple[int, int], faults: list[Fault]) -> bool:

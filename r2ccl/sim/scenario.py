@@ -118,9 +118,7 @@ class Scenario:
 
     def _reaches(self, one: int, other: int, no_nics: set[Nic], no_links: set[frozenset[Nic]]) -> bool:
         """Is there a direct link between two ranks that is not broken?"""
-        nics = range(self.shape.nics + self.shape.spares)
-        pairs = ((near, far) for near, far in itertools.product(nics, nics) if self.shape.joins(near, far))
-        links = (((one, near), (other, far)) for near, far in pairs)
+        links = self.shape.links(one, other)
         return not all(no_nics & {*link} or frozenset(link) in no_links for link in links)
 
     def may_fail(self, group: int) -> bool:

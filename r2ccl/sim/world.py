@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from r2ccl.actors.runtime import Runtime
@@ -22,7 +23,7 @@ from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import Endpoint, Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.memory import Fabric
-from r2ccl.transport.memory_path import Model
+from r2ccl.transport.memory_path import Model, PortName
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ class Shape:
     def joins(self, own_nic: int, peers_nic: int) -> bool:
         """Is there a route between two NICs with these indices?"""
         return own_nic == peers_nic or not self.model.rails_apart
+
+    def links(self, one: int, other: int) -> Iterator[tuple[PortName, PortName]]:
+        """All direct links of two ranks, also those that stand by: the NIC at either end."""
+        nics = range(self.nics + self.spares)
+        pairs = itertools.product(nics, nics)
+        return (((one, near), (other, far)) for near, far in pairs if self.joins(near, far))
 
 
 class World:
