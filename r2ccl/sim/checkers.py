@@ -1,6 +1,7 @@
 """Observers outside the subject: they know what must be true of any world, and nothing of how it is brought about.
 
-    Answers       every element on every rank is right; ranks agree to the bit; so do a repaired and an unharmed run;
+    Answers       every element on every rank is right; ranks agree to the bit; so do a repaired and an unharmed run,
+                  unless rounding differs because another epoch's plan reduces in another order;
                   messages of a channel are received in the order in which they are sent
     Deliveries    no chunk reaches an operation twice, and one that ended well has had every chunk
     Epochs        an operation was planned from one picture on all ranks
@@ -68,8 +69,8 @@ class Answers:
         self._sent: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
         #: How many of them were received.
         self._received: Counter[tuple[int, int, int, int]] = Counter()
-        #: (communicator, call, part, rank) -> digest, to compare with an unharmed run.
-        self.digests: dict[tuple[int, ...], str] = {}
+        #: (communicator, call, part, rank) -> the epoch that its rounding hangs on, and its digest.
+        self.digests: dict[tuple[int, ...], tuple[int, str]] = {}
         for communicator, its_calls in enumerate(calls):
             for number, call in enumerate(its_calls):
                 for index, m in enumerate(call.messages):
@@ -83,8 +84,10 @@ class Answers:
             return message_payload(call.messages[index], where, index)
         return payload(call, (*where, index), rank, self._sizes[communicator])
 
-    def ended(self, communicator: int, number: int, rank: int, call: Call, index: int, result: Array | None) -> str:
-        """A rank's operation ended well. Returns the digest of its result."""
+    def ended(
+        self, communicator: int, number: int, rank: int, call: Call, index: int, result: Array | None, epoch: int = 0
+    ) -> str:
+        """A rank's operation, planned in this epoch, ended well. Returns the digest of its result."""
         wanted = self._wanted(communicator, number, call, index, rank, result)
         if (result is None) is not (wanted is None):
             self._complain(communicator, number, rank, call, f"has {result} where {wanted} is due")
@@ -93,7 +96,9 @@ class Answers:
         if result.tobytes() != wanted.tobytes():
             self._complain(communicator, number, rank, call, _where(result, wanted))
         digest = hashlib.blake2b(result.tobytes(), digest_size=8).hexdigest()
-        self.digests.setdefault((communicator, number, index, rank), digest)
+        # Another plan may reduce in another order, which is another rounding.
+        rounded_in = 0 if call.exact or call.op is None else epoch
+        self.digests.setdefault((communicator, number, index, rank), (rounded_in, digest))
         return digest
 
     def received(
@@ -163,7 +168,7 @@ class Deliveries:
 
     def __init__(self, coordinator: Coordinator, history: History, complaints: Complaints) -> None:
         self._coordinator = coordinator
-        self._rank = coordinator.shared.rank
+        self.rank = coordinator.shared.rank
         self.communicator = coordinator.communicator
         self._name = f"{coordinator.communicator:016x}"
         self._history = history
@@ -192,7 +197,7 @@ class Deliveries:
 
     def calls_differ(self, header: Header) -> None:
         """See :class:`~r2ccl.actors.inbox.Coordinator`. All ranks call alike here, so nothing may differ."""
-        self._complaints.add(f"rank {self._rank} thinks that calls differ: {header}")
+        self._complaints.add(f"rank {self.rank} thinks that calls differ: {header}")
         self._coordinator.calls_differ(header)
 
     def peer_reached(self, peer: int, operation: int) -> None:
@@ -211,17 +216,17 @@ class Deliveries:
         """The operation ended well on this rank."""
         came, due = self._chunks.pop(operation.number, 0), sum(operation.planned.waits.receive_chunks)
         if came != due:
-            self._complaints.add(f"rank {self._rank} operation {operation.number} ended with {came} of {due} chunks")
+            self._complaints.add(f"rank {self.rank} operation {operation.number} ended with {came} of {due} chunks")
         self.epochs[operation.number] = operation.planned.epoch
         self._ended(operation)
 
     def _count(self, operation: Operation, receive: int, chunk: int) -> None:
         number = operation.number
-        self._history.note(self._rank, f"{self._name} {number} {receive} {chunk}")
+        self._history.note(self.rank, f"{self._name} {number} {receive} {chunk}")
         self.total += 1
         passed = self._passed.get((number, receive), 0)
         if passed >> chunk & 1:
-            self._complaints.add(f"rank {self._rank} operation {number} receive {receive}: chunk {chunk} came twice")
+            self._complaints.add(f"rank {self.rank} operation {number} receive {receive}: chunk {chunk} came twice")
         self._passed[number, receive] = passed | 1 << chunk
         self._chunks[number] += 1
 

@@ -83,12 +83,14 @@ def judge(seed: int, one_sided: bool = False, verbose: bool = False) -> Verdict:
     )
 
 
-def _differences(harmed: dict[tuple[int, ...], str], unharmed: dict[tuple[int, ...], str]) -> list[str]:
-    """Calls that ended well in both worlds, with different bits."""
+def _differences(
+    harmed: dict[tuple[int, ...], tuple[int, str]], unharmed: dict[tuple[int, ...], tuple[int, str]]
+) -> list[str]:
+    """Calls that ended well in both worlds, with different bits, though nothing was replanned that rounds."""
     return [
         f"communicator {name[0]} call {name[1]}.{name[2]} has other bits on rank {name[3]} than in an unharmed world"
-        for name, digest in sorted(harmed.items())
-        if unharmed.get(name, digest) != digest
+        for name, result in sorted(harmed.items())
+        if name in unharmed and unharmed[name] != result and unharmed[name][0] == result[0]
     ]
 
 

@@ -69,8 +69,8 @@ class Outcome:
     digest: str
     complaints: tuple[str, ...]
     story: str
-    #: (communicator, number, part, rank) -> digest of the result.
-    results: dict[tuple[int, ...], str]
+    #: (communicator, number, part, rank) -> the epoch that its rounding hangs on, and the digest of the result.
+    results: dict[tuple[int, ...], tuple[int, str]]
     chunks: int
     resent_chunks: int
     failovers: int
@@ -322,7 +322,15 @@ class Trial:
             return "sent"
         if one.call.kind is Kind.BARRIER and len(self._called[communicator, number]) < handle.size:
             self.complaints.add(f"rank {rank} passed barrier {communicator}.{number} before all had called it")
-        return self.answers.ended(communicator, number, handle.rank, one.call, one.index, one.result(returned))
+        epoch = self._epoch(rank, handle, one.work.operation) if one.call.op is not None else 0
+        return self.answers.ended(communicator, number, handle.rank, one.call, one.index, one.result(returned), epoch)
+
+    def _epoch(self, rank: int, handle: Communicator, operation: int) -> int:
+        """What an operation that ended well was planned in."""
+        [own] = [
+            one for one in self.deliveries if one.rank == rank and one.communicator == handle._coordinator.communicator
+        ]
+        return own.epochs[operation]
 
     def _failed(self, rank: int, communicator: int, number: int, error: R2cclError) -> None:
         self._ended_badly += 1
