@@ -57,3 +57,12 @@ def test_survive_a_nic_prints_the_failover_and_only_right_results():
     resent = [int(line.split()[2]) for line in printed.splitlines() if "chunks were sent again" in line]
     assert len(resent) == 2
     assert sum(resent) > 0
+
+
+def test_training_by_numpy_alone_learns_and_ends_with_the_same_parameters_everywhere():
+    script = str(EXAMPLES / "train_numpy.py")
+    printed = run(sys.executable, "-m", "r2ccl.cli.main", "run", "-n", "2", script, "--steps", "40")
+    [steps, same] = re.findall(r"the end: (\d+) steps, longest .* ms; parameters are (.*)", printed)[0]
+    assert (steps, same) == ("40", "the same on all ranks, to the bit")
+    losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", printed)]
+    assert losses[-1] < 2.08  # what guessing among eight gives
