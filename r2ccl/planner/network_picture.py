@@ -1,7 +1,8 @@
 """What the hosts of a job saw of their network before it starts: plain data, gathered by ``r2ccl topology-check``.
 
-Each rank tells of its NICs, and of every (own NIC, NIC of another rank) pair that it tried. Together that is the picture
-which ``network_findings`` and ``survival`` judge. It says what was seen and nothing else; what it means is said there.
+Each rank tells of its NICs, and of every (own NIC, NIC of another rank) pair that it tried. Together that is the
+picture which ``network_findings`` and ``survival`` judge. It says what was seen and nothing else; what it means is said
+there.
 
 A *pair* is directed: rank 0's nic0 that reaches rank 1's nic0 says nothing about the way back.
 """

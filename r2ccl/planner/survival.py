@@ -39,8 +39,8 @@ class Loss:
     what: str
     #: (rank, NIC).
     nics: frozenset[tuple[int, int]]
-    #: No rank that it takes a NIC from has another one.
-    of_only_nics: bool
+    #: Some rank has no NIC besides.
+    is_all_of_a_rank: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ def nic_losses(picture: Picture) -> list[Loss]:
         by_device.setdefault(picture.device(host.rank, nic.index), []).append((host.rank, nic.index))
     losses = []
     for users in by_device.values():
-        rank, nic = users[0]
+        rank, first = users[0]
         also = f", which ranks {', '.join(str(user) for user, _ in users)} share" if len(users) > 1 else ""
-        losses.append(Loss(picture.name(rank, nic) + also, frozenset(users), _only_nics(picture, users)))
+        losses.append(Loss(picture.name(rank, first) + also, frozenset(users), _is_all_of_a_rank(picture, users)))
     return losses
 
 
@@ -147,17 +147,17 @@ def rail_losses(picture: Picture) -> list[Loss]:
     for rail in range(max((len(host.nics) for host in picture.hosts), default=0)):
         users = [(host.rank, rail) for host in picture.hosts if rail < len(host.nics)]
         if len(users) > 1:
-            losses.append(Loss(f"rail {rail} (nic{rail} of all ranks)", frozenset(users), _only_nics(picture, users)))
+            losses.append(
+                Loss(f"rail {rail} (nic{rail} of all ranks)", frozenset(users), _is_all_of_a_rank(picture, users))
+            )
     return losses
 
 
-def _only_nics(picture: Picture, users: Iterable[tuple[int, int]]) -> bool:
+def _is_all_of_a_rank(picture: Picture, users: Iterable[tuple[int, int]]) -> bool:
     """Is it the last device of one of these ranks?"""
     users = list(users)
     lost = {picture.device(rank, nic) for rank, nic in users}
-    return any(
-        {picture.device(rank, other.index) for other in picture.hosts[rank].nics} <= lost for rank, _ in users
-    )
+    return any({picture.device(rank, other.index) for other in picture.hosts[rank].nics} <= lost for rank, _ in users)
 
 
 def _named(pairs: list[tuple[int, int]]) -> str:
