@@ -1,9 +1,9 @@
 """What the system tells of one interface beyond what choosing NICs needs: state, hardware, subnet, how it answers ARP.
 
 Asked by socket and not in /sys, because /sys shows the network namespace that was current when it was mounted, which
-need not be ours: driver and bus address by ethtool's ioctl, the rest by netlink and psutil. A bus address, though, means
-the same everywhere, so its NUMA node is read in /sys. /proc/sys/net is the reader's own. Nothing here needs root, and
-what a system does not tell is empty.
+need not be ours: driver and bus address by ethtool's ioctl, the rest by netlink and psutil. A bus address, though,
+means the same everywhere, so its NUMA node is read in /sys. /proc/sys/net is the reader's own. Nothing here needs root,
+and what a system does not tell is empty.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def driver_and_bus_address(name: str) -> tuple[str, str]:
     import fcntl
 
     answer = array.array("B", _DRIVER_INFO.pack(_ETHTOOL_GDRVINFO, *[b""] * 6, *[0] * 5))
-    request = struct.pack("=16sP", name.encode(), answer.buffer_info()[0])
+    request = struct.pack("16sP", name.encode(), answer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         try:
             fcntl.ioctl(asker.fileno(), _SIOCETHTOOL, request)
