@@ -1,4 +1,4 @@
-"""``r2ccl topology-check``: before a job, over all its hosts, whether their network will carry it, and what it survives.
+"""``r2ccl topology-check``: before a job, over all its hosts: will their network carry it, and what does it survive?
 
 Parse, call, print: ``topology_session`` brings the ranks together, ``topology_conductor`` asks them, ``planner`` judges
 (``network_findings``, ``survival``), ``topology_report`` words it.

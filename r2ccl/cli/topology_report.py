@@ -165,8 +165,8 @@ def _rates(picture: Picture) -> list[str]:
 
 def _clocks(picture: Picture) -> list[str]:
     return [
-        f"rank {clock.rank}: {clock.offset_s * 1e3:+.3f} ms, give or take {clock.uncertainty_s * 1e3:.3f} ms; round trip "
-        f"{milliseconds(clock.rtt_min_s)} at least, {milliseconds(clock.rtt_median_s)} in the median"
+        f"rank {clock.rank}: {clock.offset_s * 1e3:+.3f} ms, give or take {milliseconds(clock.uncertainty_s)}; "
+        f"round trip {milliseconds(clock.rtt_min_s)} at least, {milliseconds(clock.rtt_median_s)} in the median"
         for clock in picture.clocks
     ]
 
