@@ -80,9 +80,12 @@ def topology_check_command(
         print(text, flush=True)
         return code
 
+    reading = read_settings(environment(), given)
+    for warning in reading.warnings:
+        say(f"warning: {warning}")
     wishes = Wishes(0.0 if no_rate else rate_s, say, report)
     try:
-        code = asyncio.run(take_part(placement, read_settings(environment(), given).settings, wishes))
+        code = asyncio.run(take_part(placement, reading.settings, wishes))
     except R2cclError as failed:
         print(f"topology-check: rank {placement.rank} could not check: {failed}", file=sys.stderr)
         if as_json and placement.rank == 0:

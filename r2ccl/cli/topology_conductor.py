@@ -187,12 +187,13 @@ class Conductor:
 
 
 def pairs_to_try(hosts: Sequence[HostView]) -> dict[int, list[Pair]]:
-    """Every (NIC, NIC) pair of ranks that have a network between them, by the rank that tries."""
+    """Every (NIC, NIC) pair of ranks that have a network between them, by the rank that tries. Each begins with the
+    rank behind it, so that they do not all come to the same one at once."""
     return {
         source.rank: [
             Pair(source.rank, ours.index, target.rank, theirs.index)
-            for target in hosts
-            if target.rank != source.rank and needs_the_network(source, target)
+            for target in (*hosts[source.rank + 1 :], *hosts[: source.rank])
+            if needs_the_network(source, target)
             for ours in source.nics
             for theirs in target.nics
         ]
