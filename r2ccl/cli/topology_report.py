@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from r2ccl.cli.plain_table import aligned, mbit_s, milliseconds
 from r2ccl.planner.network_findings import symmetric_rails
@@ -15,14 +15,14 @@ from r2ccl.planner.survival import Survival, Verdict
 
 #: A matrix with more columns than this is for scripts; a person gets a line per rail, and the findings.
 MATRIX_COLUMNS_MAX = 16
-_SHORT = {
+_SHORT: Final = {
     Outcome.STRANGER: "stranger",
     Outcome.REFUSED: "refused",
     Outcome.SILENT: "silent",
     Outcome.NO_ROUTE: "no route",
     Outcome.FAILED: "failed",
 }
-_VERDICTS = {Verdict.DIRECT: "yes", Verdict.RELAYED: "yes, by relay", Verdict.CUT: "no"}
+_VERDICTS: Final = {Verdict.DIRECT: "yes", Verdict.RELAYED: "yes, by relay", Verdict.CUT: "no"}
 
 
 def as_object(picture: Picture, survivals: Sequence[Survival], found: Sequence[Finding], code: int) -> dict[str, Any]:
@@ -74,7 +74,10 @@ def as_lines(picture: Picture, survivals: Sequence[Survival], found: Sequence[Fi
     """For a person: what there is, what was seen, what is survived, and last what is wrong."""
     lines = [*_nics(picture)]
     for title, section in (
-        ("reach (median connect time, ms; rows reach columns)", _matrix(picture)),
+        (
+            "reach (median connect time, ms; rows reach columns; across rails it takes a route, and serves as backup)",
+            _matrix(picture),
+        ),
         ("rails", _rails(picture)),
         ("path MTU", _mtus(picture)),
         ("rate (one stream, a lower bound)", _rates(picture)),

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from statistics import median
 
-from r2ccl.planner.network_mtus import mtu_findings
+from r2ccl.planner.network_mtus import black_holes, mtu_findings
 from r2ccl.planner.network_picture import NicView, Outcome, Pair, Picture, needs_the_network
 from r2ccl.planner.network_remarks import Finding, Kind, note, problem
 from r2ccl.planner.survival import Survival, Verdict, unjoined
@@ -208,7 +208,10 @@ def _unlike(picture: Picture) -> Iterator[Finding]:
 
 def _rates(picture: Picture) -> Iterator[Finding]:
     by_rail: dict[int, list[tuple[Pair, float]]] = {}
+    holes = black_holes(picture)
     for rate in picture.rates:
+        if rate.pair in holes:
+            continue  # what passes there is no matter of speed
         by_rail.setdefault(rate.pair.source_nic, []).append((rate.pair, rate.bytes_s))
     for rail, rates in sorted(by_rail.items()):
         # Of two rates the median is their mean, which hides that one of them is tiny; then the better one counts.
@@ -237,10 +240,13 @@ def _clocks(picture: Picture) -> Iterator[Finding]:
 
 
 def _survival(survivals: list[Survival]) -> Iterator[Finding]:
-    for survival in survivals:
-        if survival.verdict is not Verdict.CUT:
-            continue
-        if not survival.loss.is_all_of_a_rank:
-            yield problem(Kind.NOT_SURVIVED, f"loss of {survival.loss.what} is not survived: {survival.reason}")
-        elif len(survival.loss.nics) == 1:
-            yield note(Kind.SINGLE_NIC, f"loss of {survival.loss.what} is not survived: its rank has no other NIC")
+    cut = [survival for survival in survivals if survival.verdict is Verdict.CUT]
+    for survival in cut:
+        loss = survival.loss
+        told = any(other.loss.nics < loss.nics and set(survival.ranks) <= set(other.ranks) for other in cut)
+        if told:
+            continue  # a rail, of which a single NIC does it
+        if not loss.is_all_of_a_rank:
+            yield problem(Kind.NOT_SURVIVED, f"loss of {loss.what} is not survived: {survival.reason}")
+        elif len(loss.nics) == 1:
+            yield note(Kind.SINGLE_NIC, f"loss of {loss.what} is not survived: its rank has no other NIC")

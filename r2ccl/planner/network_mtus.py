@@ -10,22 +10,37 @@ r2ccl takes it for silent and moves on to another NIC, where there is one, and c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
-from r2ccl.planner.network_picture import IP_BYTES_MAX, PathMtu, Picture
+from r2ccl.planner.network_picture import IP_BYTES_MAX, Pair, PathMtu, Picture
 from r2ccl.planner.network_remarks import Finding, Kind, note, problem
 
 #: Pairs that one sentence names; of more, the number is told.
 _NAMED_MAX = 4
 
 
+@dataclass(frozen=True, slots=True)
+class _Narrow:
+    """Two NICs between which less passes than both take, in one direction or both. The smaller path MTU counts."""
+
+    names: str
+    path_bytes: int
+    agreed_bytes: int
+    told: bool
+
+    @property
+    def what_is_said(self) -> tuple[int, int, bool]:
+        """Of pairs that are alike in this the same is to be said."""
+        return (self.path_bytes, self.agreed_bytes, self.told)
+
+
 def mtu_findings(picture: Picture) -> Iterator[Finding]:
     """What is to be said about MTUs, pairs with the same to say together."""
     yield from _unlike_interfaces(picture)
-    small = [mtu for mtu in picture.mtus if mtu.path_bytes < agreed_bytes(picture, mtu)]
-    small.sort(key=lambda mtu: _sort_key(picture, mtu))
-    for (path_bytes, agreed, told), group in groupby(small, key=lambda mtu: _sort_key(picture, mtu)):
-        pairs = _named(picture, list(group))
+    narrow = sorted(_narrow(picture), key=lambda each: each.what_is_said)
+    for (path_bytes, agreed, told), group in groupby(narrow, key=lambda each: each.what_is_said):
+        pairs = _named([each.names for each in group])
         if path_bytes == 0:
             yield note(
                 Kind.MTU_UNKNOWN,
@@ -45,6 +60,24 @@ def mtu_findings(picture: Picture) -> Iterator[Finding]:
             )
 
 
+def black_holes(picture: Picture) -> set[Pair]:
+    """Pairs, in both directions, where large packets vanish in one: data or what answers it is lost."""
+    holes = {mtu.pair for mtu in picture.mtus if 0 < mtu.path_bytes < agreed_bytes(picture, mtu) and not mtu.told}
+    return holes | {pair.back for pair in holes}
+
+
+def _narrow(picture: Picture) -> Iterator[_Narrow]:
+    small = {mtu.pair: mtu for mtu in picture.mtus if mtu.path_bytes < agreed_bytes(picture, mtu)}
+    for pair, mtu in small.items():
+        back = small.get(pair.back)
+        if back is not None and pair.source > pair.target:
+            continue  # told with the way there
+        narrower = mtu if back is None else min(mtu, back, key=lambda each: each.path_bytes)
+        ends = picture.name(pair.source, pair.source_nic), picture.name(pair.target, pair.target_nic)
+        names = (" to " if back is None else " and ").join(ends)
+        yield _Narrow(names, narrower.path_bytes, agreed_bytes(picture, mtu), narrower.told)
+
+
 def agreed_bytes(picture: Picture, mtu: PathMtu) -> int:
     """The largest packet that both ends of a pair take."""
     pair = mtu.pair
@@ -60,14 +93,6 @@ def _unlike_interfaces(picture: Picture) -> Iterator[Finding]:
             yield note(Kind.UNLIKE_MTUS, f"the NICs of rail {rail} have unlike MTUs ({words}): the smaller one holds")
 
 
-def _sort_key(picture: Picture, mtu: PathMtu) -> tuple[int, int, bool]:
-    return (mtu.path_bytes, agreed_bytes(picture, mtu), mtu.told)
-
-
-def _named(picture: Picture, mtus: list[PathMtu]) -> str:
-    words = [
-        f"{picture.name(mtu.pair.source, mtu.pair.source_nic)} to {picture.name(mtu.pair.target, mtu.pair.target_nic)}"
-        for mtu in mtus[:_NAMED_MAX]
-    ]
-    more = f" and {len(mtus) - _NAMED_MAX} more pairs" if len(mtus) > _NAMED_MAX else ""
-    return ", ".join(words) + more
+def _named(names: list[str]) -> str:
+    more = f"; and {len(names) - _NAMED_MAX} more pairs" if len(names) > _NAMED_MAX else ""
+    return "; ".join(names[:_NAMED_MAX]) + more

@@ -172,6 +172,21 @@ def test_a_smaller_mtu_in_between_is_found_with_both_values(lab: Lab, tmp_path: 
     assert told["rails_symmetric"] == {"nic0": True, "nic1": True}
 
 
+def test_a_router_that_says_that_packets_are_too_large_does_no_harm(tmp_path: Path) -> None:
+    with Lab(hosts=2, nics=2, rate_mbit_s=500, router=True) as lab:
+        (router,) = lab._routers
+        for rail in range(2):
+            router.call(router.netlink.link, "set", index=router.index_of(f"rail{rail}"), mtu=1300)
+        told = check(lab, tmp_path, hosts=(0, 1))
+    assert told["exit_code"] == 0
+    assert {each["outcome"] for each in told["reach"]} == {"reached"}
+    by_rails = {(each["source_nic"] == each["target_nic"], each["path_bytes"], each["told"]) for each in told["mtu"]}
+    assert by_rails == {(True, 1500, False), (False, 1300, True)}
+    (finding,) = told["findings"]
+    assert (finding["kind"], finding["problem"]) == ("mtu-reduced", False)
+    assert "interface MTU 1500, path MTU 1300" in finding["text"]
+
+
 def test_an_address_that_two_hosts_have_is_found(lab: Lab, tmp_path: Path) -> None:
     set_address(lab, 2, 1, lab.address(1, 1))
     told = check(lab, tmp_path)

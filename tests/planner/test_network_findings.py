@@ -90,10 +90,19 @@ def test_a_nic_that_reaches_nobody_is_told_once() -> None:
 
 
 def test_the_loss_of_the_last_nic_that_works_is_a_problem_where_there_were_two() -> None:
-    texts = [each.text for each in found(without_nic(healthy(), 1, 1)) if each.kind is Kind.NOT_SURVIVED]
-    assert texts[0] == (
+    # And the rail of that NIC is not told besides.
+    assert text_of(without_nic(healthy(), 1, 1), Kind.NOT_SURVIVED) == (
         "loss of rank 1 nic0 (eth0) is not survived: because rank 0 reaches rank 1, rank 1 reaches rank 2 only by it"
     )
+
+
+def test_the_loss_of_a_rail_is_a_problem_where_that_of_each_of_its_nics_is_none() -> None:
+    # Rail 1 joins 0 with 1 and 2 with 3. Whoever loses NIC 0 is relayed by its neighbour.
+    def two_by_two(pair: Pair) -> bool:
+        return on_rails(pair) and (pair.source_nic == 0 or pair.source // 2 == pair.target // 2)
+
+    picture = picture_of(hosts_with([2, 2, 2, 2]), two_by_two)
+    assert text_of(picture, Kind.NOT_SURVIVED).startswith("loss of rail 0 (nic0 of all ranks) is not survived: ")
 
 
 def test_nics_in_another_order_are_recognized() -> None:
@@ -164,12 +173,31 @@ def test_large_packets_that_are_said_to_be_too_large_are_a_note() -> None:
 
 
 def test_pairs_with_the_same_path_mtu_are_told_together() -> None:
-    picture = healthy()
+    picture = healthy(hosts=5)
     for mtu in picture.mtus:
         if mtu.pair.source_nic == 1:
             picture = with_mtu(picture, mtu.pair, 1400)
     assert problems(picture) == [Kind.MTU_BLACK_HOLE]
-    assert "and 2 more pairs: interface MTU 1500, path MTU 1400" in text_of(picture, Kind.MTU_BLACK_HOLE)
+    text = text_of(picture, Kind.MTU_BLACK_HOLE)
+    assert text.startswith("rank 0 nic1 (eth1) and rank 1 nic1 (eth1); ")
+    assert "; and 6 more pairs: interface MTU 1500, path MTU 1400" in text
+
+
+def test_of_two_directions_the_narrower_one_counts() -> None:
+    picture = with_mtu(with_mtu(healthy(), Pair(0, 1, 2, 1), 1404), Pair(2, 1, 0, 1), 1400)
+    assert problems(picture) == [Kind.MTU_BLACK_HOLE]
+    assert text_of(picture, Kind.MTU_BLACK_HOLE).startswith(
+        "rank 0 nic1 (eth1) and rank 2 nic1 (eth1): interface MTU 1500, path MTU 1400: "
+    )
+
+
+@pytest.mark.parametrize("hole", [Pair(0, 0, 1, 0), Pair(1, 0, 0, 0)])
+def test_that_nothing_passes_a_black_hole_is_not_told_as_a_slow_nic_besides(hole: Pair) -> None:
+    measured = tuple(Rate(Pair(rank, 0, (rank + 1) % 3, 0), 1e8 if rank else 0.0) for rank in range(3))
+    picture = dataclasses.replace(healthy(), rates=measured)
+    assert problems(picture) == [Kind.SLOW]
+    assert problems(with_mtu(picture, hole, 1400)) == [Kind.MTU_BLACK_HOLE]
+    assert problems(with_mtu(picture, hole, 1400, told=True)) == [Kind.SLOW], "that is no reason"
 
 
 def test_a_path_that_answers_no_probe_is_a_note() -> None:
