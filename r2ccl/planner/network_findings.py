@@ -22,7 +22,7 @@ from itertools import combinations
 from statistics import median
 
 from r2ccl.planner.network_mtus import black_holes, mtu_findings
-from r2ccl.planner.network_picture import NicView, Outcome, Pair, Picture, needs_the_network
+from r2ccl.planner.network_picture import NicView, Outcome, Pair, Picture
 from r2ccl.planner.network_remarks import Finding, Kind, note, problem
 from r2ccl.planner.survival import Survival, Verdict, unjoined
 
@@ -100,7 +100,7 @@ def _duplicates(picture: Picture) -> Iterator[Finding]:
             if not value.strip("0:"):
                 continue  # unknown, or loopback
             first_rank, first = seen.setdefault(value, (host.rank, nic))
-            if needs_the_network(picture.hosts[first_rank], host) and picture.hosts[first_rank].node != host.node:
+            if picture.hosts[first_rank].node != host.node:
                 one, other = picture.name(first_rank, first.index), picture.name(host.rank, nic.index)
                 word = "address" if kind is Kind.DUPLICATE_ADDRESS else "hardware address"
                 yield problem(
@@ -197,7 +197,11 @@ def _unlike(picture: Picture) -> Iterator[Finding]:
     counts = {host.rank: len(host.nics) for host in picture.hosts}
     if len(set(counts.values())) > 1:
         words = ", ".join(f"rank {rank} has {count}" for rank, count in counts.items())
-        yield note(Kind.UNLIKE_NICS, f"the numbers of NICs differ ({words}): some serve several rails")
+        yield note(
+            Kind.UNLIKE_NICS,
+            f"the numbers of NICs differ ({words}): some serve several rails. A NIC that is down is left out unless "
+            "R2CCL_NICS names it; `r2ccl nics` tells",
+        )
     for rail in range(max(counts.values(), default=0)):
         nics = [(host.rank, host.nics[rail]) for host in picture.hosts if rail < len(host.nics)]
         speeds = {nic.speed_mbit_s for _, nic in nics if nic.speed_mbit_s}

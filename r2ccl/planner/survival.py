@@ -92,9 +92,7 @@ class Links:
         return [
             (one, other)
             for one, other in sorted(apart)
-            if not any(
-                third not in (one, other) and meet(one, third) and meet(other, third) for third in range(self._size)
-            )
+            if not any(meet(one, third) and meet(other, third) for third in range(self._size))
         ]
 
     def judge(self, loss: Loss) -> Survival:

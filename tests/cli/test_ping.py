@@ -37,6 +37,7 @@ def test_one_missing_answer_is_enough_for_the_exit_code() -> None:
     whole, lossy = summed_up(NIC, [Knock(Answer.REFUSED, 0.001)]), summed_up(NIC, [SILENT])
     assert exit_code([whole, whole]) == 0
     assert exit_code([whole, lossy]) == 1
+    assert exit_code([summed_up(NIC, [SILENT, Knock(Answer.REFUSED, 0.001)])]) == 1
 
 
 def test_lines_tell_a_person() -> None:

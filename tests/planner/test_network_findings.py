@@ -74,6 +74,10 @@ def test_ranks_of_one_node_may_have_the_same_address() -> None:
     hosts = hosts_with([2, 2, 2])
     twin = dataclasses.replace(hosts[0], rank=1)
     assert problems(picture_of((hosts[0], twin, hosts[2]), on_rails)) == []
+    picture = healthy(hosts=2, nics=1)
+    for rank in range(2):
+        picture = with_nic(picture, rank, 0, name="lo", address="127.0.0.1")
+    assert problems(picture_of(tuple(dataclasses.replace(host, node="one") for host in picture.hosts))) == []
 
 
 def test_a_nic_that_is_down_is_told_once_and_not_whom_it_does_not_reach() -> None:
@@ -124,6 +128,19 @@ def test_a_pair_that_works_one_way_is_told_with_why() -> None:
         "rank 0 nic1 (eth1) does not reach rank 2 nic1 (eth1) (refused: Connection refused), which reaches it: "
         "a firewall, or a route"
     )
+
+
+def test_a_nic_that_others_reach_is_not_alone_though_it_reaches_nobody() -> None:
+    picture = picture_of(
+        hosts_with([2, 2, 2]), lambda pair: on_rails(pair) and (pair.source, pair.source_nic) != (1, 1)
+    )
+    assert problems(picture)[:2] == [Kind.ONE_WAY, Kind.ONE_WAY]
+    assert Kind.NIC_ALONE not in problems(picture)
+
+
+def test_a_stranger_in_the_place_of_a_rails_nic_is_not_told_as_a_broken_pair_besides() -> None:
+    picture = with_outcome(healthy(), Pair(0, 1, 2, 1), Outcome.STRANGER, "it hung up")
+    assert [kind for kind in problems(picture) if kind is not Kind.NOT_SURVIVED] == [Kind.STRANGER]
 
 
 def test_a_pair_that_works_neither_way_is_told_once() -> None:

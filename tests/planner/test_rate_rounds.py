@@ -30,6 +30,10 @@ def test_ranks_that_share_a_nic_do_not_send_at_once() -> None:
     hosts = hosts_with([1, 1, 1])
     hosts = (hosts[0], dataclasses.replace(hosts[0], rank=1), hosts[2])
     assert rate_rounds(picture_of(hosts)) == [[Pair(0, 0, 2, 0), Pair(2, 0, 0, 0)]]
+    hosts = hosts_with([1, 1, 1, 1])
+    hosts = (hosts[0], dataclasses.replace(hosts[0], rank=1), *hosts[2:])
+    # Rank 1 would find rank 3's NIC free, and shares its own.
+    assert rate_rounds(picture_of(hosts)) == [[Pair(0, 0, 2, 0), Pair(2, 0, 3, 0), Pair(3, 0, 0, 0)]]
 
 
 @given(st.data())
