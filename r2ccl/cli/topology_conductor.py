@@ -202,9 +202,11 @@ def pairs_to_try(hosts: Sequence[HostView]) -> dict[int, list[Pair]]:
 
 
 def links_of(hosts: Sequence[HostView], backup_paths: int) -> tuple[Pair, ...]:
-    """The links that r2ccl would make, as it computes them itself."""
+    """The links over the network that r2ccl would make, as it computes them itself."""
     links: list[Pair] = []
     for one, other in combinations(hosts, 2):
+        if not needs_the_network(one, other):
+            continue
         addresses = [nic.address for nic in one.nics], [nic.address for nic in other.nics]
         nics = [
             *rails(len(one.nics), len(other.nics)),

@@ -79,14 +79,12 @@ def symmetric_rails(picture: Picture) -> dict[int, bool]:
 
 
 def nic_states(picture: Picture) -> dict[tuple[int, int], NicState]:
-    """Of every NIC that somebody should reach."""
+    """Of every NIC that is down, or that somebody should reach."""
     reached = picture.reached
-    states: dict[tuple[int, int], NicState] = {}
+    states = {(host.rank, nic.index): NicState.DOWN for host, nic in picture.nics() if not nic.up}
     for pair in expected_pairs(picture):
         key = (pair.source, pair.source_nic)
-        if not picture.nic(*key).up:
-            states[key] = NicState.DOWN
-        elif states.get(key) is not NicState.WORKS:
+        if states.get(key) not in (NicState.DOWN, NicState.WORKS):
             works = pair in reached or pair.back in reached
             states[key] = NicState.WORKS if works else NicState.ALONE
     return states
@@ -252,5 +250,5 @@ def _survival(survivals: list[Survival]) -> Iterator[Finding]:
             continue  # a rail, of which a single NIC does it
         if not loss.is_all_of_a_rank:
             yield problem(Kind.NOT_SURVIVED, f"loss of {loss.what} is not survived: {survival.reason}")
-        elif len(loss.nics) == 1:
-            yield note(Kind.SINGLE_NIC, f"loss of {loss.what} is not survived: its rank has no other NIC")
+        elif loss.is_one_device:
+            yield note(Kind.SINGLE_NIC, f"loss of {loss.what} is not survived: its host has no other NIC")

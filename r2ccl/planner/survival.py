@@ -39,6 +39,8 @@ class Loss:
     what: str
     #: (rank, NIC).
     nics: frozenset[tuple[int, int]]
+    #: One device, also where ranks of a node share it; else a rail.
+    is_one_device: bool
     #: Some rank has no NIC besides.
     is_all_of_a_rank: bool
 
@@ -112,7 +114,7 @@ class Links:
         if already >= set(lost):
             return f"{_named(lost)}: not even now, with all NICs there"
         because = [two for two in lost if two not in already]
-        return f"because {_named(because)} only by {'it' if len(loss.nics) == 1 else 'these'}"
+        return f"because {_named(because)} only by {'it' if loss.is_one_device else 'these'}"
 
 
 def survival(picture: Picture) -> list[Survival]:
@@ -135,7 +137,7 @@ def nic_losses(picture: Picture) -> list[Loss]:
     for users in by_device.values():
         rank, first = users[0]
         also = f", which ranks {', '.join(str(user) for user, _ in users)} share" if len(users) > 1 else ""
-        losses.append(Loss(picture.name(rank, first) + also, frozenset(users), _is_all_of_a_rank(picture, users)))
+        losses.append(Loss(picture.name(rank, first) + also, frozenset(users), True, _is_all_of_a_rank(picture, users)))
     return losses
 
 
@@ -146,7 +148,9 @@ def rail_losses(picture: Picture) -> list[Loss]:
         users = [(host.rank, rail) for host in picture.hosts if rail < len(host.nics)]
         if len(users) > 1:
             losses.append(
-                Loss(f"rail {rail} (nic{rail} of all ranks)", frozenset(users), _is_all_of_a_rank(picture, users))
+                Loss(
+                    f"rail {rail} (nic{rail} of all ranks)", frozenset(users), False, _is_all_of_a_rank(picture, users)
+                )
             )
     return losses
 

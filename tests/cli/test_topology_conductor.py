@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -25,7 +26,9 @@ from r2ccl.cli.topology_conductor import CheckFailed, Conductor, links_of, pairs
 from r2ccl.cli.topology_wire import Ended, Messages
 from r2ccl.cli.topology_worker import Worker
 from r2ccl.clock import MonotonicClock
+from r2ccl.planner.network_findings import findings
 from r2ccl.planner.network_picture import Outcome, Pair, PathMtu, Picture, Reach
+from r2ccl.planner.survival import Verdict, survival
 from r2ccl.protocol.handshake import Identity
 from r2ccl.topology import Endpoint, Member, Nic
 from tests.planner.pictures import hosts_with
@@ -159,6 +162,17 @@ def test_links_are_those_that_r2ccl_would_make() -> None:
     links = links_of(hosts_with([2, 2]), 2)
     assert set(links) == {Pair(0, 0, 1, 0), Pair(0, 1, 1, 1), Pair(0, 0, 1, 1), Pair(0, 1, 1, 0)}
     assert set(links_of(hosts_with([2, 2]), 0)) == {Pair(0, 0, 1, 0), Pair(0, 1, 1, 1)}
+
+
+def test_ranks_of_one_node_are_joined_by_nothing_that_could_fail() -> None:
+    one = hosts_with([2])[0]
+    hosts = (one, dataclasses.replace(one, rank=1))
+    assert links_of(hosts, 2) == ()
+    assert pairs_to_try(hosts) == {0: [], 1: []}
+    picture = Picture(hosts, (), ())
+    survivals = survival(picture)
+    assert findings(picture, survivals) == []
+    assert {each.verdict for each in survivals} == {Verdict.DIRECT}
 
 
 def test_what_is_packed_is_unpacked() -> None:

@@ -87,6 +87,10 @@ def test_a_nic_that_is_down_is_told_once_and_not_whom_it_does_not_reach() -> Non
     assert symmetric_rails(picture) == {0: True, 1: False}
 
 
+def test_a_nic_that_is_down_is_told_also_where_there_is_nobody_to_reach() -> None:
+    assert problems(with_nic(healthy(hosts=1), 0, 1, up=False)) == [Kind.NIC_DOWN]
+
+
 def test_a_nic_that_reaches_nobody_is_told_once() -> None:
     picture = without_nic(healthy(), 1, 1)
     assert [kind for kind in problems(picture) if kind is not Kind.NOT_SURVIVED] == [Kind.NIC_ALONE]

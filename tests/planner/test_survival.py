@@ -98,6 +98,7 @@ def test_ranks_of_one_node_share_its_nics_and_need_no_network() -> None:
     assert other.nics == {(2, 0)}
     (cut, *_) = survival(picture)
     assert cut.ranks == ((0, 2), (1, 2)), "and not 0 and 1"
+    assert cut.reason == "because rank 0 reaches rank 2, rank 1 reaches rank 2 only by it"
 
 
 def test_loopbacks_stand_ins_for_nics_are_judged_like_nics() -> None:
