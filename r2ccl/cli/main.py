@@ -12,6 +12,9 @@ from r2ccl.cli.bench import BENCH_HELP, bench_command
 from r2ccl.cli.demo import demo_command
 from r2ccl.cli.faults import FAULTS_HELP, faults_command
 from r2ccl.cli.info import INFO_HELP, info_command
+from r2ccl.cli.nics import NICS_HELP, nics_command
+from r2ccl.cli.ping import PING_HELP, ping_command
+from r2ccl.cli.topology_check import TOPOLOGY_CHECK_HELP, topology_check_command
 from r2ccl.errors import R2cclError
 
 app = typer.Typer(
@@ -73,6 +76,9 @@ app.command("demo")(demo_command)
 app.command("info", help=INFO_HELP)(info_command)
 app.command("bench", help=BENCH_HELP, no_args_is_help=True)(bench_command)
 app.command("faults", help=FAULTS_HELP)(faults_command)
+app.command("topology-check", help=TOPOLOGY_CHECK_HELP)(topology_check_command)
+app.command("nics", help=NICS_HELP)(nics_command)
+app.command("ping", help=PING_HELP, no_args_is_help=True)(ping_command)
 
 
 def main() -> None:
