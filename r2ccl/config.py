@@ -315,7 +315,8 @@ def _find_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     candidates = [directory / FILE_NAME]
     if environ.get("HOME"):
         candidates.append(Path(environ["HOME"]) / ".config" / FILE_NAME)
-    return next((path for path in candidates if path.exists()), None)
+    # A home that we may not look into has no file for us; Path.exists() would raise.
+    return next((path for path in candidates if os.path.exists(path)), None)
 
 
 def _read_file(path: Path, warnings: list[str]) -> dict[str, Any]:

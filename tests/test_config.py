@@ -329,3 +329,9 @@ def test_every_variable_of_ours_that_the_code_names_is_a_setting_or_the_name_of_
             named |= {name: str(path) for name in found}
     assert known & named.keys()
     assert {name: path for name, path in named.items() if name not in known} == {}
+
+
+def test_a_home_that_cannot_be_looked_into_has_no_file_of_settings(tmp_path: Path) -> None:
+    # Longer than any path may be: asking for it is an error, as it is of a home that belongs to somebody else.
+    reading = read_settings({"HOME": "/" + "x" * 5000}, directory=tmp_path)
+    assert reading.file is None

@@ -15,10 +15,11 @@ from r2ccl.actors.receivers import Arrivals, RelayedFrames, Switchboard
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
 from r2ccl.protocol import session_events as session
+from r2ccl.protocol.echo import pack_echo, read_echo
 from r2ccl.protocol.health import LinkHealth
 from r2ccl.protocol.nic_session import LinkState, NicSession
 from r2ccl.protocol.paths import is_rail
-from r2ccl.protocol.wire import Header, Kind, pack_control, read_echo, unpack_body
+from r2ccl.protocol.wire import Header, Kind, unpack_body
 from r2ccl.topology import Member
 from r2ccl.transport.interface import Connection, Device, Loss, Purpose
 
@@ -162,9 +163,7 @@ class Port:
                 self._abort(link)
             case session.SendEcho():
                 if link.control is not None:
-                    link.control.send(
-                        *pack_control(Kind.ECHO, self._shared.rank, link.id.peer, [link.session.incident])
-                    )
+                    link.control.send(*pack_echo(Kind.ECHO, self._shared.rank, link.id.peer, link.session.incident))
             case session.ArmTimer():
                 self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
             case session.CameUp():
@@ -314,8 +313,9 @@ class Port:
         if link is None or connection not in (link.control, link.bulk):
             return
         if header.kind == Kind.ECHO:
-            connection.send(*pack_control(Kind.ECHO_REPLY, self._shared.rank, connection.peer, []))
-            self._switchboard.echo_heard(link, read_echo(unpack_body(body)))
+            incident = read_echo(unpack_body(body))
+            connection.send(*pack_echo(Kind.ECHO_REPLY, self._shared.rank, connection.peer, link.session.incident))
+            self._switchboard.echo_heard(link, incident)
         elif header.kind == Kind.ECHO_REPLY:
             self.step(link, session.Echoed())
         elif header.kind != Kind.BEAT:

@@ -294,7 +294,7 @@ class Shrunk:
         return [self.communicator, self.version, list(self.view), list(self.vote), self.completed, decided]
 
 
-def _read(body: list[Any], make: Callable[..., T]) -> T:
+def read_body(body: list[Any], make: Callable[..., T]) -> T:
     try:
         return make(*body)
     except (TypeError, ValueError) as bad:
@@ -328,7 +328,7 @@ def read_ack(body: list[Any]) -> Ack:
         )
         return Ack(unsigned(communicator), unsigned(completed), parsed, unsigned(entered))
 
-    return _read(body, make)
+    return read_body(body, make)
 
 
 def read_entered(body: list[Any]) -> Entered:
@@ -348,12 +348,7 @@ def read_entered(body: list[Any]) -> Entered:
         names = unsigned(communicator), unsigned(operation), unsigned(fingerprint, 32)
         return Entered(*names, call, exactly(bool, finished), places, unsigned(tag, 32), exactly(bool, asks), under)
 
-    return _read(body, make)
-
-
-def read_echo(body: list[Any]) -> int:
-    """How often its sender has taken the link out of service. Raises :class:`BadFrame`."""
-    return _read(body, unsigned)
+    return read_body(body, make)
 
 
 def read_abort(body: list[Any]) -> Abort:
@@ -363,7 +358,7 @@ def read_abort(body: list[Any]) -> Abort:
         told = exactly(str, cause), exactly(str, text), tuple(exactly(list, details))
         return Abort(unsigned(communicator), unsigned(operation), *told)
 
-    return _read(body, make)
+    return read_body(body, make)
 
 
 def read_shrunk(body: list[Any]) -> Shrunk:
@@ -377,7 +372,7 @@ def read_shrunk(body: list[Any]) -> Shrunk:
         both = (reached[0], reached[1]) if reached else None
         return Shrunk(unsigned(communicator), unsigned(version), reaches, votes, unsigned(completed), both)
 
-    return _read(body, make)
+    return read_body(body, make)
 
 
 def read_notice(body: list[Any]) -> Notice:
@@ -391,4 +386,4 @@ def read_notice(body: list[Any]) -> Notice:
         )
         return Notice(unsigned(version), tuple(unsigned(nic, 32) for nic in exactly(list, nics)), down, where)
 
-    return _read(body, make)
+    return read_body(body, make)
