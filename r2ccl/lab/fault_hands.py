@@ -13,9 +13,9 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from r2ccl.errors import UsageError
 from r2ccl.lab import fault_undo
@@ -27,6 +27,15 @@ T = TypeVar("T")
 READY_S = 30.0
 #: After "done" the watchdog has nothing left to do.
 LEAVE_S = 10.0
+
+
+class HasDescriptor(Protocol):
+    """What can be waited for."""
+
+    def fileno(self) -> int: ...
+
+
+D = TypeVar("D", bound=HasDescriptor)
 
 
 class Hands:
@@ -142,6 +151,21 @@ class Patience:
             return "signal"
         return "watchdog" if readable else "over"
 
+    def wait_for(self, seconds: float | None, others: Sequence[D]) -> list[D]:
+        """Wait for time, for a signal, or until none of the others is there any more; returns those that are gone.
+
+        Whoever has a descriptor that can be read is gone: nothing but an end is expected from them."""
+        gone: list[D] = []
+        deadline = None if seconds is None else fault_undo.now() + seconds
+        while self.ended_by is None and len(gone) < len(others):
+            left = None if deadline is None else max(0.0, deadline - fault_undo.now())
+            there = [other for other in others if other not in gone]
+            readable, _, _ = select.select([self._reader, *(other.fileno() for other in there)], [], [], left)
+            if not readable or self._reader in readable:
+                break
+            gone += [other for other in there if other.fileno() in readable]
+        return gone
+
     def _hear(self, number: int, _: object) -> None:
         self.ended_by = signal.Signals(number)
         with contextlib.suppress(BlockingIOError):
@@ -150,7 +174,9 @@ class Patience:
     @contextlib.contextmanager
     def listening(self) -> Iterator[Patience]:
         """Ctrl-C and the like end the waiting, not the process."""
-        before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {
+            number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         try:
             yield self
         finally:

@@ -4,7 +4,7 @@
 
 Whatever ends the waiting (time, a signal, the watchdog's death, an exception) leads to the undoing. A step that fails
 is undone like those before it, for it may have happened in part. What cannot be undone now is left to the watchdog,
-and the record stays on disk for ``fault-inject undo``. A flap does and undoes the steps by turns, within the same frame.
+and the record stays on disk for ``fault-inject undo``. A flap does and undoes the steps by turns, within this frame.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def records(directory: Path) -> Iterator[Record]:
             raise UsageError(f"{path} is no record of a fault: {broken}") from broken
 
 
-def run(fault: Fault, limits: Limits, record: Record, hands: Performs, watchdog: Watches, wait: Wait, tell: Tell) -> Ending:
+def run(
+    fault: Fault, limits: Limits, record: Record, hands: Performs, watchdog: Watches, wait: Wait, tell: Tell
+) -> Ending:
     """Do it, wait, undo it. Raises :class:`FaultNotDone` or :class:`FaultNotUndone`."""
     if not fault.undo:
         _do(fault.steps, hands)

@@ -9,7 +9,7 @@ whole undo of a fault is written down *before* anything is done, and whoever is 
     the watchdog is killed                                   the command sees its pipe end, and undoes
     both are killed at once                                  the record on disk is left, for ``fault-inject undo``
 
-    python -I fault_undo.py        the watchdog; run by path with the standard library only, so that it starts in no time
+    python -I fault_undo.py        the watchdog; run by path, with the standard library only, to start in no time
 
 It reads one line of JSON, the :class:`Record`, and then words: ``done`` (nothing to do), ``stay`` (the end of the
 command is no reason to undo, the deadline still is). It has a session of its own and ignores what a terminal sends.
@@ -253,7 +253,9 @@ def main() -> None:
     if why is None:
         return
     wrong = carry_out(record)
-    outcome = f"NOT all undone: {'; '.join(wrong)}; try: r2ccl fault-inject undo {record.identity}" if wrong else "undone"
+    outcome = (
+        f"NOT all undone: {'; '.join(wrong)}; try: r2ccl fault-inject undo {record.identity}" if wrong else "undone"
+    )
     with contextlib.suppress(BrokenPipeError):
         print(outcome, flush=True)  # noqa: T201
     print(f"r2ccl: {record.title}: {why}: {outcome}", file=sys.stderr)  # noqa: T201

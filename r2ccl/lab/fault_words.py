@@ -1,4 +1,4 @@
-"""What each fault says of itself: its layer, its reach, its time cap and its undo. For ``--list``, and before acting."""
+"""What each fault says of itself: its layer, its reach, its time cap and its undo. For ``--list`` and before acting."""
 
 from __future__ import annotations
 

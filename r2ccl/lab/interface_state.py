@@ -180,7 +180,7 @@ def _goes_by(body: bytes, index: int) -> bool:
 def _is_default(body: bytes) -> bool:
     """In the main table; policy routing keeps defaults of its own for each of a host's NICs."""
     _, length, _, _, table, _, _, kind, _ = RTMSG.unpack_from(body)
-    return length == 0 and kind == RTN_UNICAST and table == RT_TABLE_MAIN
+    return (length, kind, table) == (0, RTN_UNICAST, RT_TABLE_MAIN)
 
 
 def _must_be_put_back(body: bytes) -> bool:
