@@ -134,8 +134,7 @@ def show_list(directory: Path, as_json: bool) -> None:
 
 def undo_records(which: str, directory: Path, say: Any) -> None:
     """End faults of this machine that stay, or were left behind."""
-    from r2ccl.lab import fault_undo
-    from r2ccl.lab.fault_hands import Hands
+    from r2ccl.lab.fault_hands import undo_record
     from r2ccl.lab.fault_run import FaultNotUndone, records
 
     if directory.is_dir():
@@ -145,12 +144,9 @@ def undo_records(which: str, directory: Path, say: Any) -> None:
         raise UsageError(f"no fault {which!r} is in force; r2ccl fault-inject --list says which are")
     wrong = []
     for record in found:
-        hands = Hands(record.namespace)
-        try:
-            wrong += hands.call(lambda record=record: fault_undo.carry_out(record))  # type: ignore[misc]
-        finally:
-            hands.close()
-        say("undone", {"id": record.identity, "fault": record.title})
+        problems = undo_record(record)
+        wrong += problems
+        say("not undone" if problems else "undone", {"id": record.identity, "fault": record.title})
     if wrong:
         raise FaultNotUndone("; ".join(wrong))
     if not found:

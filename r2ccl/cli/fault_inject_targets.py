@@ -17,6 +17,7 @@ from r2ccl.fault_control import make_private
 from r2ccl.lab.fault_guards import ancestors, environments, plan_process, refuse_interface, ssh_address
 from r2ccl.lab.fault_hands import Hands, Patience, Watchdog
 from r2ccl.lab.fault_run import Ending, Limits, new_identity, record_of, run
+from r2ccl.lab.fault_undo import this_network
 from r2ccl.lab.fault_words import WORDS, describe, time_cap
 from r2ccl.lab.interface_state import read_state
 from r2ccl.lab.job_faults import JobTarget, RankLink, check, find
@@ -113,7 +114,7 @@ def _carry_out(fault: Fault, hands: Hands, options: Options, directory: Path, sa
         return
     _confirm(fault.title, options, ask)
     make_private(directory)
-    record = record_of(fault, limits, directory)
+    record = record_of(fault, limits, hands.call(this_network), directory)
     watchdog = Watchdog()
     with Patience().listening() as patience:
         ending = run(

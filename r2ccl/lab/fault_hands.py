@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from r2ccl.errors import UsageError
@@ -184,3 +185,24 @@ class Patience:
                 signal.signal(number, handler)
             os.close(self._reader)
             os.close(self._writer)
+
+
+def undo_record(record: Record) -> list[str]:
+    """Undo a fault that stays or was left behind; returns what went wrong. One whose network is gone is gone."""
+    if record.network.split()[0] != fault_undo.this_network().split()[0] or not _is_there(record):
+        Path(record.file).unlink(missing_ok=True)
+        return []
+    hands = Hands(record.namespace)
+    try:
+        if hands.call(fault_undo.this_network) == record.network:
+            return hands.call(lambda: fault_undo.carry_out(record))
+    finally:
+        hands.close()
+    if record.namespace is None:
+        return [f"{record.title} is in another network namespace ({record.network.split()[1]}): run this there"]
+    Path(record.file).unlink(missing_ok=True)
+    return []
+
+
+def _is_there(record: Record) -> bool:
+    return record.namespace is None or Path(record.namespace).exists()

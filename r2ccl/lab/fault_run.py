@@ -10,6 +10,7 @@ and the record stays on disk for ``fault-inject undo``. A flap does and undoes t
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -79,11 +80,11 @@ def new_identity() -> str:
     return secrets.token_hex(4)
 
 
-def record_of(fault: Fault, limits: Limits, directory: Path) -> Record:
+def record_of(fault: Fault, limits: Limits, network: str, directory: Path) -> Record:
     """All that is needed to undo it."""
     deadline = None if limits.for_s is None else fault_undo.now() + limits.for_s
     file = directory / RECORDS / f"{fault.identity}.json"
-    return Record(fault.identity, fault.title, fault.namespace, fault.undo, deadline, str(file))
+    return Record(fault.identity, fault.title, fault.namespace, network, fault.undo, deadline, str(file))
 
 
 def write(record: Record) -> None:
@@ -159,7 +160,8 @@ def _do(steps: tuple[Step, ...], hands: Performs) -> None:
         try:
             hands.perform(step.do)
         except OSError as error:
-            raise FaultNotDone(f"{step.do.shown}: {error.strerror or error}") from error
+            absent = step.if_absent if error.errno == errno.ENOENT else ""
+            raise FaultNotDone(f"{step.do.shown}: {absent or error.strerror or error}") from error
 
 
 def _live(fault: Fault, limits: Limits, life: _Life, wait: Wait, tell: Tell) -> Ending:

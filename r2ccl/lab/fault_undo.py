@@ -44,6 +44,7 @@ NFT_TIMEOUT_S = 20.0
 #: A route may need another one first: so many rounds until all are back.
 ROUNDS = 4
 NOT_YET = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EINVAL)
+_PLAIN_FIELDS = ("identity", "title", "namespace", "network", "deadline", "file")
 #: The command undoes on its own first; the watchdog is for when it does not.
 GRACE_S = 1.0
 
@@ -80,18 +81,20 @@ Operation = Netlink | Nft | Signal
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that is needed to undo a fault. ``deadline``: of CLOCK_BOOTTIME; ``file``: holds this record until then."""
+    """All that is needed to undo a fault. ``network``: which boot and namespace it is in, so that no other is touched;
+    ``deadline``: of CLOCK_BOOTTIME; ``file``: holds this record until then."""
 
     identity: str
     title: str
     namespace: str | None
+    network: str
     undo: tuple[Operation, ...]
     deadline: float | None
     file: str
 
     def dump(self) -> str:
         """One line."""
-        fields = {name: getattr(self, name) for name in ("identity", "title", "namespace", "deadline", "file")}
+        fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         return json.dumps({**fields, "undo": [_dump(operation) for operation in self.undo]})
 
     @classmethod
@@ -127,6 +130,11 @@ def _load(fields: dict[str, Any]) -> Operation:
 def now() -> float:
     """Goes on while the machine sleeps, and is the same for all processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def this_network() -> str:
+    """Of the calling thread: its namespace, in this boot of the machine."""
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/thread-self/ns/net')}"
 
 
 def perform(operation: Operation) -> None:

@@ -50,7 +50,7 @@ WORDS: Final = MappingProxyType(
         ),
         Kind.CORRUPT: Words(
             "packets (nftables, ingress and egress)",
-            "two bytes of a share of TCP segments, behind the NIC's check: only a program's own check finds them",
+            "one bit of a share of TCP segments, behind the NIC's check: only a program's own check finds it",
             _TABLE_UNDO,
             "one bit of a share of the chunks; found by R2CCL_CHECKSUM, which is off within one node unless it is on",
         ),

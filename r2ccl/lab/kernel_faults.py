@@ -8,7 +8,7 @@ silent-drop  what comes in is dropped, what goes out is sent to where nobody loo
 loss         the same for a share of packets, at random.
 rate         a token bucket for what goes out; what comes in beyond it is dropped, as nothing can queue there.
 delay        netem, where the kernel has it, for what goes out.
-corrupt      two bytes of a TCP payload change, behind the NIC's own check, so that only the program's own can find it.
+corrupt      one bit of a TCP payload changes, behind the NIC's own check, so that only the program's own can find it.
 
 All but link-down, rate and delay are one table of nftables with a name of its own, which goes as a whole. rate and
 delay replace the interface's root qdisc; the one that was there is put back by the kernel's own description of it, and
@@ -21,7 +21,7 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from r2ccl.errors import UsageError
@@ -39,6 +39,10 @@ ETHERNET_LINK_LAYER = 1
 TBF_PARMS, TBF_RATE64, TBF_BURST = 1, 4, 6
 NETEM_LATENCY64 = 10
 NETEM_QUEUE_PACKETS = 100_000
+NO_NETEM: Final = (
+    "this kernel has no netem (module sch_netem), which delays packets; a running job delays frames without it: start "
+    "its ranks with R2CCL_FAULT_INJECTION=1, then r2ccl fault-inject delay job:NAME/RANK/NIC {milliseconds}ms"
+)
 #: Behind the headers of TCP: far enough for small frames of control to be spared, near enough for all others.
 CORRUPT_AT_BITS = 512
 
@@ -49,6 +53,8 @@ class Step:
 
     do: Operation
     undo: tuple[Operation, ...]
+    #: What to say where the kernel or the machine has no such thing.
+    if_absent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,8 @@ def _delay(request: Request, state: InterfaceState) -> Step:
     options = struct.pack("=IIIIII", 0, NETEM_QUEUE_PACKETS, 0, 0, 0, 0)
     options += attribute(NETEM_LATENCY64, struct.pack("=q", nanoseconds))
     shown = f"tc qdisc replace dev {state.name} root netem delay {request.value * 1e3:g}ms limit {NETEM_QUEUE_PACKETS}"
-    return _root_qdisc(state, shown, Qdisc("netem", 0, kernel.TC_ROOT, options))
+    step = _root_qdisc(state, shown, Qdisc("netem", 0, kernel.TC_ROOT, options))
+    return replace(step, if_absent=NO_NETEM.format(milliseconds=f"{request.value * 1e3:g}"))
 
 
 def _root_qdisc(state: InterfaceState, shown: str, wanted: Qdisc) -> Step:
