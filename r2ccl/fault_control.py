@@ -53,7 +53,9 @@ READ_BYTES = 8192
 #: What fits into one answer.
 SHOWN_MAX = 32
 TITLE_CHARACTERS_MAX = 100
-#: A Unix socket's path has at most 107 bytes; of a job's name these many go into it, the hash tells the rest apart.
+#: The kernel takes no more.
+SOCKET_PATH_BYTES_MAX = 107
+#: Of a job's name these many go into its socket's, the hash tells the rest apart.
 _NAME_CHARACTERS = 24
 
 
@@ -83,6 +85,19 @@ def socket_name(job: str, rank: int | str, pid: int | str) -> str:
     shown = re.sub(r"[^A-Za-z0-9_-]", "_", job)[:_NAME_CHARACTERS]
     digest = hashlib.sha256(job.encode(errors="replace")).hexdigest()[:8]
     return f"{shown}.{digest}.rank{rank}.{pid}.sock"
+
+
+@contextlib.contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """The path, or where it is too long for a Unix socket another way to the same place."""
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
 
 
 @dataclass(eq=False, slots=True)
@@ -133,7 +148,8 @@ class FaultControl:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             path.unlink(missing_ok=True)
-            listener.bind(str(path))
+            with reachable(path) as address:
+                listener.bind(address)
             path.chmod(0o600)
             listener.listen(CONNECTIONS_MAX)
         except OSError as error:

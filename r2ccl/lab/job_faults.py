@@ -17,7 +17,7 @@ from typing import Any
 
 from r2ccl._version import __version__
 from r2ccl.errors import AuthenticationError, ConfigurationError, UsageError
-from r2ccl.fault_control import NONCE_BYTES, directories, make_private, socket_name
+from r2ccl.fault_control import NONCE_BYTES, directories, make_private, reachable, socket_name
 from r2ccl.protocol import fault_control as protocol
 from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Identity, Purpose, Target
 from r2ccl.protocol.handshake_messages import printable
@@ -55,7 +55,8 @@ class RankLink:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._sock.settimeout(ANSWER_S)
-            self._sock.connect(str(path))
+            with reachable(path) as address:
+                self._sock.connect(address)
             self.pid = int(struct.unpack("3i", self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
             self._prove(job, secret)
         except BaseException:
