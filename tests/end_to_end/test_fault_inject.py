@@ -266,7 +266,8 @@ def test_nobody_who_could_confirm_means_no(wire: Wire) -> None:
 
 
 def test_a_stopped_process_goes_on_after_its_time_and_when_the_command_is_killed(wire: Wire) -> None:
-    sleeper = psutil.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", "600"])
+    sleeper = psutil.Process(child.pid)
     try:
         assert wire.run("stop", f"pid:{sleeper.pid}", "--for", "200ms")[0] == 0
         assert sleeper.status() != psutil.STATUS_STOPPED
@@ -276,9 +277,10 @@ def test_a_stopped_process_goes_on_after_its_time_and_when_the_command_is_killed
         wait_until(lambda: sleeper.status() != psutil.STATUS_STOPPED, "the process to go on")
         finish(process)
         code, *_ = wire.run("kill", f"pid:{sleeper.pid}", "--yes")
-        assert (code, sleeper.wait(PATIENCE_S)) == (0, -signal.SIGKILL)
+        assert (code, child.wait(PATIENCE_S)) == (0, -signal.SIGKILL)
     finally:
-        sleeper.kill()
+        child.kill()
+        child.wait()
 
 
 # Within a running job.
