@@ -178,6 +178,11 @@ class FaultControl:
         for connection in self._connections:
             connection.sock.close()
 
+    @property
+    def in_force(self) -> list[str]:
+        """What faults there are, in words."""
+        return [fault.title for fault in self._in_force]
+
     # Connections.
 
     def _accept(self) -> None:
@@ -217,7 +222,7 @@ class FaultControl:
                     "ok": True,
                     "rank": self._identity.rank,
                     "nics": nics[:SHOWN_MAX],
-                    "faults": [fault.title[:TITLE_CHARACTERS_MAX] for fault in self._in_force[:SHOWN_MAX]],
+                    "faults": [title[:TITLE_CHARACTERS_MAX] for title in self.in_force[:SHOWN_MAX]],
                 }
             case Inject():
                 return self._inject(asked, connection)

@@ -78,7 +78,11 @@ class Wire:
         argv = [sys.executable, "-m", "r2ccl.cli.main", "fault-inject", *words]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(self.runtime)}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return self.namespace.call(subprocess.Popen, argv, env=environ, **{**pipes, **options})
+
+        def inside() -> subprocess.Popen[str]:
+            return subprocess.Popen(argv, env=environ, **{**pipes, **options})
+
+        return self.namespace.call(inside)
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """To its end: exit code, output, errors."""
