@@ -14,9 +14,9 @@ import typer
 from r2ccl.config import job_secret, read_settings
 from r2ccl.errors import R2cclError, UsageError
 from r2ccl.fault_control import make_private
-from r2ccl.lab.fault_guards import ancestors, environments, plan_process, refuse_interface, ssh_address
+from r2ccl.lab.fault_guards import ancestors, environments, plan_process, refuse_interface, refuse_overlap, ssh_address
 from r2ccl.lab.fault_hands import Hands, Patience, Watchdog
-from r2ccl.lab.fault_run import Ending, Limits, new_identity, record_of, run
+from r2ccl.lab.fault_run import Ending, Limits, new_identity, record_of, records, run
 from r2ccl.lab.fault_undo import this_network
 from r2ccl.lab.fault_words import WORDS, describe, time_cap
 from r2ccl.lab.interface_state import read_state
@@ -91,6 +91,7 @@ def on_interface(
             refuse_interface(state, ssh_address(environ, environments(ancestors())))
         identity = new_identity()
         steps = plan(request, state, identity)
+        refuse_overlap(steps, where.interface, hands.call(this_network), records(directory))
         fault = Fault(identity, request, target, where.namespace, steps)
         _carry_out(fault, hands, options, directory, say, ask=where.namespace is None)
     finally:

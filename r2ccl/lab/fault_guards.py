@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from r2ccl.errors import UsageError
 from r2ccl.lab import fault_undo
-from r2ccl.lab.fault_undo import Signal
+from r2ccl.lab.fault_undo import Record, Signal
 from r2ccl.lab.interface_state import InterfaceState
 from r2ccl.lab.kernel_faults import Step
 from r2ccl.protocol.fault_kinds import Kind
@@ -36,6 +36,19 @@ def refuse_interface(state: InterfaceState, ssh_address: str | None) -> None:
         raise UsageError(f"{state.name} carries the connection of your SSH session ({ssh_address}); {way_out}")
     if state.carries_default_route:
         raise UsageError(f"{state.name} carries the default route: this machine might be cut off; {way_out}")
+
+
+def refuse_overlap(steps: Iterable[Step], interface: str, network: str, in_force: Iterable[Record]) -> None:
+    """Two faults that each put a qdisc back would put back each other's. Raises :class:`UsageError`."""
+    mine = f"dev {interface} root"
+    if not any(mine in step.do.shown for step in steps):
+        return
+    for record in in_force:
+        if record.network == network and any(mine in operation.shown for operation in record.undo):
+            raise UsageError(
+                f"{record.title} is in force, and replaced the qdisc of {interface}: wait for its end, or "
+                f"r2ccl fault-inject undo {record.identity}"
+            )
 
 
 def ssh_address(environ: Mapping[str, str], ancestors: Iterator[Mapping[str, str]]) -> str | None:

@@ -160,8 +160,9 @@ def _do(steps: tuple[Step, ...], hands: Performs) -> None:
         try:
             hands.perform(step.do)
         except OSError as error:
-            absent = step.if_absent if error.errno == errno.ENOENT else ""
-            raise FaultNotDone(f"{step.do.shown}: {absent or error.strerror or error}") from error
+            known = {errno.ENOENT: step.if_absent, errno.EPERM: "not permitted: this needs root (sudo)"}
+            why = known.get(error.errno or 0) or error.strerror or error
+            raise FaultNotDone(f"{step.do.shown}: {why}") from error
 
 
 def _live(fault: Fault, limits: Limits, life: _Life, wait: Wait, tell: Tell) -> Ending:

@@ -14,8 +14,11 @@ import psutil
 import pytest
 from pyroute2 import IPRoute
 
+from r2ccl.cli.fault_inject_targets import Options, on_interface
 from r2ccl.lab import fault_undo
 from r2ccl.lab.namespaces import Namespace
+from r2ccl.lab.where import Where
+from r2ccl.protocol.fault_kinds import Kind, Request
 from tests.end_to_end.ranks import PATIENCE_S, ROOT, Ranks, RunningStream, loopback, wait_until
 
 pytestmark = pytest.mark.end_to_end
@@ -239,6 +242,20 @@ def test_a_delay_is_done_by_netem_or_the_way_out_is_named(wire: Wire) -> None:
     assert (code, "done" in out.splitlines()) == ((0, True) if has_netem else (2, False))
     assert has_netem or "delay job:NAME/RANK/NIC 5ms" in errors
     assert wire.state() == before
+
+
+@pytest.mark.namespaces
+def test_a_fault_in_another_namespace_is_done_and_undone_there(wire: Wire) -> None:
+    where = Where(f"/proc/{os.getpid()}/fd/{wire.namespace.descriptor}", NIC)
+    before, seen = wire.state(), []
+
+    def say(what: str, about: dict[str, Any]) -> None:
+        seen.append((what, wire.state() == before))
+
+    for kind in (Kind.LINK_DOWN, Kind.SILENT_DROP):
+        seen.clear()
+        on_interface(Request(kind), where, "lab:x/h0/nic0", Options(for_s=0.1), wire.runtime, {}, say)
+        assert seen == [("plan", True), ("done", False), ("undone", True)]
 
 
 @pytest.mark.namespaces

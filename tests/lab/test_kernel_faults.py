@@ -12,9 +12,9 @@ import pytest
 from r2ccl.errors import UsageError
 from r2ccl.lab import fault_undo
 from r2ccl.lab import interface_state as kernel
-from r2ccl.lab.fault_guards import plan_process, refuse_interface, ssh_address
+from r2ccl.lab.fault_guards import plan_process, refuse_interface, refuse_overlap, ssh_address
 from r2ccl.lab.fault_run import Limits
-from r2ccl.lab.fault_undo import Netlink, Nft
+from r2ccl.lab.fault_undo import Netlink, Nft, Record
 from r2ccl.lab.fault_words import WORDS, describe, time_cap
 from r2ccl.lab.interface_state import InterfaceState, Qdisc, attribute, attributes
 from r2ccl.lab.kernel_faults import TREES, Fault, plan
@@ -164,6 +164,19 @@ def test_the_ssh_session_is_found_behind_sudo_too() -> None:
     assert ssh_address(session, iter([])) == "10.0.0.7"
     assert ssh_address({}, iter([{}, {"SSH_CONNECTION": "fe80::1 1 fe80::2%eth7 22"}])) == "fe80::2"
     assert ssh_address({"SSH_CONNECTION": "nonsense"}, iter([])) is None
+
+
+def test_two_faults_that_replace_one_qdisc_do_not_overlap_and_others_may() -> None:
+    rate, delay, loss = Request(Kind.RATE, 1e7), Request(Kind.DELAY, 0.005), Request(Kind.LOSS, 0.1)
+    steps = {asked: plan(asked, state(), "beef") for asked in (rate, delay, loss)}
+    undo = Fault("cafe", rate, "eth7", None, plan(rate, state(), "cafe")).undo
+    in_force = [Record("cafe", "rate on eth7", None, "here", undo, None, "file")]
+    for asked in (rate, delay):
+        with pytest.raises(UsageError, match="undo cafe"):
+            refuse_overlap(steps[asked], "eth7", "here", in_force)
+        refuse_overlap(steps[asked], "eth7", "elsewhere", in_force)
+        refuse_overlap(steps[asked], "eth7", "here", [])
+    refuse_overlap(steps[loss], "eth7", "here", in_force)
 
 
 @pytest.mark.parametrize("pid", [1])
