@@ -227,7 +227,8 @@ class FaultControl:
             case Inject():
                 return self._inject(asked, connection)
             case Undo():
-                return {"ok": True, "undone": self._end_where(lambda fault: fault.owner in (None, connection))}
+                owner = None if asked.stay else connection
+                return {"ok": True, "undone": self._end_where(lambda fault: fault.owner is owner)}
             case _:
                 assert_never(asked)
 

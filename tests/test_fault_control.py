@@ -124,8 +124,11 @@ async def test_a_fault_that_stays_outlives_its_connection_until_somebody_undoes_
     other = await asyncio.to_thread(rank.link)
     link.close()
     assert (await asyncio.to_thread(other.ask, {"do": "status"}))["faults"] == ["silent-drop on nic0, nic1 of rank 3"]
+    await asyncio.to_thread(other.ask, ask(CUT, nic=0))
+    # The end of one's own fault is not the end of what stays.
+    assert (await asyncio.to_thread(other.ask, {"do": "undo"}))["undone"] == 1
     assert rank.cut == BROKEN
-    await asyncio.to_thread(other.ask, {"do": "undo"})
+    assert (await asyncio.to_thread(other.ask, {"do": "undo", "stay": True}))["undone"] == 1
     assert rank.cut == WHOLE
     other.close()
 
@@ -193,16 +196,30 @@ async def test_who_does_not_know_the_secret_is_refused_in_one_line(
     assert rank.cut == WHOLE
 
 
-async def test_strangers_that_say_nothing_are_bounded_in_number_and_time(
-    rank: Rank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fault_control, "HANDSHAKE_S", 0.01)
-    silent = [socket.socket(socket.AF_UNIX) for _ in range(fault_control.CONNECTIONS_MAX + 2)]
+async def strangers(rank: Rank, count: int) -> list[socket.socket]:
+    """Connections on which nothing is said."""
+    made = [socket.socket(socket.AF_UNIX) for _ in range(count)]
     assert rank.control.path is not None
     with fault_control.reachable(rank.control.path) as address:
-        for sock in silent:
+        for sock in made:
             await asyncio.to_thread(sock.connect, address)
+    return made
+
+
+async def test_strangers_are_bounded_in_number(rank: Rank) -> None:
+    silent = await strangers(rank, fault_control.CONNECTIONS_MAX)
+    (beyond,) = await strangers(rank, 1)
+    assert await asyncio.to_thread(beyond.recv, 1) == b""
+    assert rank.control.refused == 1
+    for sock in (*silent, beyond):
+        sock.close()
+
+
+async def test_strangers_that_say_nothing_are_bounded_in_time(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_control, "HANDSHAKE_S", 0.01)
+    silent = await strangers(rank, fault_control.CONNECTIONS_MAX)
     await until(lambda: rank.control.refused == len(silent))
+    monkeypatch.undo()
     # All of them are closed, and somebody who proves himself is let in.
     for sock in silent:
         assert await asyncio.to_thread(sock.recv, 1) == b""
@@ -221,10 +238,12 @@ async def test_the_socket_of_a_process_that_is_gone_is_passed_over(rank: Rank) -
     stale = socket.socket(socket.AF_UNIX)
     with fault_control.reachable(rank.control.path.parent / socket_name(JOB, 3, 1)) as address:
         stale.bind(address)
+        (await asyncio.to_thread(rank.link)).close()
     stale.close()
-    link = await asyncio.to_thread(rank.link)
-    assert link.rank == 3
-    link.close()
+    rank.control.close()
+    # Nor is it a reason to say anything but that nobody is there.
+    with pytest.raises(UsageError, match="no control port"):
+        await asyncio.to_thread(rank.link)
 
 
 async def test_two_jobs_of_one_name_are_not_mistaken_for_one(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

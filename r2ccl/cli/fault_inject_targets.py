@@ -199,7 +199,7 @@ def undo_jobs(text: str, environ: Mapping[str, str], say: Say) -> None:
     target = JobTarget.parse(text)
     links = find(target, job_secret(read_settings(environ).settings), environ)
     try:
-        answers = _ask_all(links, {"do": "undo"})
+        answers = _ask_all(links, {"do": "undo", "stay": True})
     finally:
         for link in links:
             link.close()

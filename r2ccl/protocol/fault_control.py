@@ -10,7 +10,7 @@ a length (u16, big-endian) and one JSON object; what is no such thing, or too lo
     {"do": "undo"}                                         {"ok": true, "undone": 2}
 
 ``nic`` null: all of the rank's. A fault belongs to the session that asked for it and ends with it, so that whoever
-asks may die at any time; with ``"stay": true`` it ends after ``for_s``, or when a session says undo.
+asks may die at any time; with ``"stay": true`` it belongs to none, and ends after ``for_s`` or at an undo with that.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Inject:
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """End all faults of this session, and those that stay."""
+    """End all faults of this session; with ``stay`` those of no session instead."""
+
+    stay: bool
 
 
 Asked = Status | Inject | Undo
@@ -150,17 +152,23 @@ def read_request(message: Mapping[str, Any]) -> Asked:
         case {"do": "status"}:
             return Status()
         case {"do": "undo"}:
-            return Undo()
+            return Undo(_flag(message, "stay"))
         case {"do": "inject", "fault": dict(fault)}:
-            nic, for_s, stay = message.get("nic"), message.get("for_s"), message.get("stay", False)
+            nic, for_s = message.get("nic"), message.get("for_s")
             if not (nic is None or (_is_number(nic, int) and nic >= 0)):
                 raise NotUnderstood("nic is neither null nor the index of one")
             if not (for_s is None or (_is_number(for_s, int, float) and 0 < for_s <= SECONDS_MAX)):
                 raise NotUnderstood("for_s is neither null nor a time")
-            if not isinstance(stay, bool):
-                raise NotUnderstood("stay is neither true nor false")
-            return Inject(read_fault(fault), nic, None if for_s is None else float(for_s), stay)
+            span = None if for_s is None else float(for_s)
+            return Inject(read_fault(fault), nic, span, _flag(message, "stay"))
     raise NotUnderstood("a request is none of status, inject and undo")
+
+
+def _flag(message: Mapping[str, Any], name: str) -> bool:
+    value = message.get(name, False)
+    if not isinstance(value, bool):
+        raise NotUnderstood(f"{name} is neither true nor false")
+    return value
 
 
 def write_fault(request: Request) -> dict[str, Any]:

@@ -362,6 +362,9 @@ def test_a_fault_that_stays_in_a_job_is_undone_by_its_own_command(tmp_path: Path
         ranks.connect()
         code, out, _ = broken(ranks, tmp_path, "silent-drop", "job:/0/nic1", "--stay")
         assert (code, "fault-inject undo job:" in out) == (0, True)
+        # Meanwhile another one comes and goes.
+        assert broken(ranks, tmp_path, "stop", "job:/1", "--for", "200ms")[0] == 0
+        assert broken(ranks, tmp_path, "link-down", "job:/0/nic1", "--for", "100ms")[0] == 0
         assert broken(ranks, tmp_path, "undo", "job:/0")[1] == "undone: 1 in 1 ranks\n"
         assert ranks.ask("collectives") == [0, 0]
         ranks.end_well()

@@ -58,8 +58,8 @@ def admitted() -> FaultSession:
 
 def test_who_proves_himself_is_heard() -> None:
     session = admitted()
-    asked = session.receive_data(pack({"do": "status"}) + pack({"do": "undo"}))
-    assert asked == [Status(), Undo()]
+    asked = session.receive_data(pack({"do": "status"}) + pack({"do": "undo", "stay": True}))
+    assert asked == [Status(), Undo(stay=True)]
 
 
 def test_a_request_may_come_in_pieces_and_right_behind_the_proof() -> None:
@@ -136,7 +136,7 @@ def test_every_fault_survives_the_way(asked: Request) -> None:
 
 RIGHT: dict[str, Any] = {"do": "inject", "fault": {"kind": "loss", "value": 0.5}, "nic": 0, "for_s": 1.0}
 WRONG: list[dict[str, Any]] = [
-    {"do": "reboot"}, {"do": None}, {"do": "inject"}, {"fault": {}},
+    {"do": "reboot"}, {"do": None}, {"do": "inject"}, {"fault": {}}, {"do": "undo", "stay": 1},
     {**RIGHT, "nic": -1}, {**RIGHT, "nic": "nic0"}, {**RIGHT, "nic": True}, {**RIGHT, "nic": 0.5},
     {**RIGHT, "for_s": 0}, {**RIGHT, "for_s": float("nan")}, {**RIGHT, "for_s": 1e9}, {**RIGHT, "for_s": "1s"},
     {**RIGHT, "stay": 1}, {**RIGHT, "fault": []},
