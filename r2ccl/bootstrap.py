@@ -24,6 +24,7 @@ from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
 from r2ccl.errors import ConfigurationError, RendezvousError
+from r2ccl.fault_control import Breakable
 from r2ccl.progress import ProgressThread
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
@@ -189,8 +190,11 @@ async def _connect(
         raise
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
+    breakable = Breakable(meeting.identity, opened, loop, settings) if settings.fault_injection else None
+    if breakable is not None:
+        opened = [*breakable.devices]
     selection = dataclasses.replace(selection, nics=announced)
-    return await _join(settings, placement, rendezvous, opened, selection, thread)
+    return await _join(settings, placement, rendezvous, opened, selection, thread, breakable)
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
@@ -227,6 +231,7 @@ async def _join(
     devices: list[Device],
     selection: Selection,
     thread: ProgressThread | None,
+    breakable: Breakable | None,
 ) -> Communicator:
     clock = MonotonicClock()
     loop = asyncio.get_running_loop()
@@ -243,6 +248,10 @@ async def _join(
         except TimeoutError:
             raise RendezvousError(_unconnected(runtime, settings.connect_timeout_s)) from None
         await rendezvous.all_connected()
+        if breakable is not None:
+            breakable.open(environment(), runtime.nic_changed)
+            communicator.when_closed(breakable.control.close)
+            communicator.when_forked(breakable.control.close_in_child)
     except BaseException:
         communicator.abort()
         raise

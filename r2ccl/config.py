@@ -178,6 +178,9 @@ class Settings:
     laggard_log_s: float = setting(10.0, "R2CCL_LAGGARD_LOG", "s", "when to log who has not entered an operation")
     running_max: int = setting(64, "R2CCL_RUNNING_MAX", "operations", "run at once; more wait as references")
     waiting_max: int = setting(4096, "R2CCL_WAITING_MAX", "operations", "wait; one more is a UsageError")
+    fault_injection: bool = setting(
+        False, "R2CCL_FAULT_INJECTION", "", "1: faults may be put into this rank, by its control port; see fault-inject"
+    )
     checksum: str = setting("auto", "R2CCL_CHECKSUM", "", "on, off, or auto: on between nodes, off within one")
     debug: str = setting("WARN", "R2CCL_DEBUG", "", "log level: WARN, INFO or TRACE")
     debug_file: str = setting(

@@ -19,7 +19,7 @@ FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
 MACHINERY: Final = (*FLOOR, *DECIDING, "rendezvous", "transport", "actors")
 SURFACE: Final = ("calls", "batch", "objects", "progress", "handle", "communicator")
-PRODUCTION: Final = (*MACHINERY, *SURFACE, "bootstrap", "blocking")
+PRODUCTION: Final = (*MACHINERY, *SURFACE, "fault_control", "bootstrap", "blocking")
 
 #: What each room may import of r2ccl, besides itself. The most specific name wins; arrows go down only.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
@@ -53,7 +53,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "progress": NAMES,
     "handle": (*MACHINERY, "calls", "progress"),
     "communicator": (*MACHINERY, *SURFACE),
-    "bootstrap": (*MACHINERY, *SURFACE),
+    "fault_control": MACHINERY,
+    "bootstrap": (*MACHINERY, *SURFACE, "fault_control"),
     "blocking": (*MACHINERY, *SURFACE, "bootstrap"),
     "": PRODUCTION,
     "lab": (*PRODUCTION, ""),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import secrets
 import signal
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from r2ccl.cli import rank_process
-from r2ccl.config import environment
+from r2ccl.config import environment, job_secret, read_settings
 from r2ccl.errors import UsageError
 
 #: From SIGTERM to SIGKILL: enough to write a checkpoint's last line, short enough to wait for.
@@ -91,6 +92,16 @@ def new_job(command: list[str], ranks: int, nics_per_rank: int) -> Job:
     return Job(_as_program(command), ranks, nics_per_rank, free_port(), name, secrets.token_hex(32))
 
 
+def known_to_the_shell(job: Job, inherited: Mapping[str, str]) -> Job:
+    """The same job, but where it takes faults with the name and the secret that the shell has for it, if it has any:
+    else ``r2ccl fault-inject`` in that shell could not prove itself to its ranks."""
+    settings = read_settings(inherited).settings
+    if not settings.fault_injection:
+        return job
+    secret = job_secret(settings).decode(errors="surrogateescape")
+    return dataclasses.replace(job, name=settings.job or job.name, secret=secret or job.secret)
+
+
 def tied_to_us(command: Sequence[str]) -> tuple[str, ...]:
     """The command as a process of ours that the kernel kills when we die (see rank_process)."""
     return (sys.executable, "-I", "-S", str(Path(rank_process.__file__)), str(os.getpid()), *command)
@@ -121,8 +132,8 @@ def launch(
     That is 0, or the code of the first rank that failed; a rank ended by signal s counts as 128 + s, as in a shell.
     Raises :class:`UsageError`. Must be called on the main thread, which owns the signals.
     """
-    job = new_job(command, ranks, nics_per_rank)
     inherited = environment() if environ is None else environ
+    job = known_to_the_shell(new_job(command, ranks, nics_per_rank), inherited)
     console = _Console(out or sys.stdout.buffer, err or sys.stderr.buffer)
     return asyncio.run(_Launch(job, inherited, console).run())
 

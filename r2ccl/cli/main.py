@@ -10,6 +10,7 @@ import typer
 from r2ccl._version import __version__
 from r2ccl.cli.bench import BENCH_HELP, bench_command
 from r2ccl.cli.demo import demo_command
+from r2ccl.cli.fault_inject import FAULT_INJECT_HELP, fault_inject_command
 from r2ccl.cli.faults import FAULTS_HELP, faults_command
 from r2ccl.cli.info import INFO_HELP, info_command
 from r2ccl.cli.nics import NICS_HELP, nics_command
@@ -75,16 +76,17 @@ def run(
 app.command("demo")(demo_command)
 app.command("info", help=INFO_HELP)(info_command)
 app.command("bench", help=BENCH_HELP, no_args_is_help=True)(bench_command)
+app.command("fault-inject", help=FAULT_INJECT_HELP, no_args_is_help=True)(fault_inject_command)
 app.command("faults", help=FAULTS_HELP)(faults_command)
 app.command("topology-check", help=TOPOLOGY_CHECK_HELP)(topology_check_command)
 app.command("nics", help=NICS_HELP)(nics_command)
 app.command("ping", help=PING_HELP, no_args_is_help=True)(ping_command)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """The console script. Errors that a user can mend are one line, without a trace."""
     try:
-        app()
+        app(arguments)
     except R2cclError as error:
         print(f"r2ccl: {error}", file=sys.stderr)
         sys.exit(2)

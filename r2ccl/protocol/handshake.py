@@ -72,13 +72,15 @@ _LISTENER_LABEL = b"r2ccl listener"
 
 
 class Purpose(enum.IntEnum):
-    """What the connection is for. All but STORE have the values of ``transport.interface.Purpose``."""
+    """What the connection is for. All but STORE and FAULTS have the values of ``transport.interface.Purpose``."""
 
     CONTROL = 1
     BULK = 2
     STORE = 3
     #: Only to see whether somebody is there.
     PROBE = 4
+    #: To ask for faults, see protocol.fault_control.
+    FAULTS = 5
 
 
 class Reason(enum.StrEnum):

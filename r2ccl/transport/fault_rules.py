@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from types import TracebackType
 from typing import Final
 
@@ -104,3 +105,17 @@ def corrupt_chunk(number: int) -> Rule:
         return CORRUPT if seen == number else PASS
 
     return flip
+
+
+def corrupt(share: float, rng: Random) -> Rule:
+    """A share of the frames with a payload is corrupted, at random."""
+    return lambda passage: CORRUPT if passage.payload_bytes and rng.random() < share else PASS
+
+
+#: How long a kernel waits at least until it sends again what nobody acknowledges.
+RESENT_AFTER_S: Final = 0.2
+
+
+def lose(share: float, rng: Random) -> Rule:
+    """A share of the frames is lost, at random: it comes as late as what a kernel sends again, and all behind it."""
+    return lambda _: Delay(RESENT_AFTER_S) if rng.random() < share else PASS

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from r2ccl.cli import launcher
-from r2ccl.cli.launcher import Job, launch, loopback_nics
+from r2ccl.cli.launcher import Job, known_to_the_shell, launch, loopback_nics
 from r2ccl.errors import UsageError
 
 PATIENCE_S = 60.0
@@ -184,6 +184,15 @@ def test_loopback_nics_differ_by_rank_and_nic_and_are_many():
 
 def test_a_job_does_not_show_its_secret():
     assert "hush" not in repr(Job(("x",), 1, 1, 5, "name", "hush"))
+
+
+def test_a_job_that_takes_faults_keeps_the_name_and_secret_that_the_shell_has_for_it():
+    job = Job(("x",), 1, 1, 5, "name", "hush")
+    told = {"R2CCL_JOB": "train", "R2CCL_SECRET": "known"}
+    assert known_to_the_shell(job, told) == job
+    assert known_to_the_shell(job, {"R2CCL_FAULT_INJECTION": "1"}) == job
+    kept = known_to_the_shell(job, {**told, "R2CCL_FAULT_INJECTION": "1"})
+    assert (kept.name, kept.secret, kept.port) == ("train", "known", 5)
 
 
 # The launcher as a process of its own.
