@@ -24,7 +24,7 @@ from r2ccl.protocol.doorkeeper import Doorkeeper
 from r2ccl.protocol.handshake import Dialler, Identity, Listener, Purpose, Target
 from r2ccl.telemetry.strangers import CROWDED, Strangers
 from r2ccl.topology import Endpoint, Nic
-from r2ccl.transport.interface import Answer, Receiver, Region
+from r2ccl.transport.interface import Answer, Loss, Receiver, Region
 from r2ccl.transport.interface import Purpose as WirePurpose
 from r2ccl.transport.tcp_connection import TcpConnection, loss_of
 from r2ccl.transport.tcp_handshake import TcpHandshake, tune
@@ -118,6 +118,9 @@ class TcpDevice:
         target = Target(peer, remote_nic, self._admission.incarnations.get(peer))
         machine = Dialler(self._admission.identity, self.nic.index, target, purpose, secrets.token_bytes(32))
         handshake = TcpHandshake(self, connection, machine)
+        if endpoint.family != self.nic.endpoint.family:
+            handshake.fail_soon(Loss.UNREACHABLE, f"{endpoint} is of another family than {self.nic.name}")
+            return connection
         try:
             sock = self._socket()
         except OSError as error:
@@ -132,6 +135,9 @@ class TcpDevice:
         """See :class:`~r2ccl.transport.interface.Device`. The kernel that answers is all that is asked for."""
         del peer, remote_nic  # the endpoint says it all
         probe = TcpProbe(self.loop, heard, self.forget)
+        if endpoint.family != self.nic.endpoint.family:
+            probe.fail_soon(OSError(errno.EAFNOSUPPORT, "another family"))
+            return probe
         try:
             sock = self._socket()
         except OSError as error:
