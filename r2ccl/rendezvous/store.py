@@ -35,8 +35,8 @@ from r2ccl.topology import AddressBook, Member, pack_member, unpack_member
 #: Connections that have not announced a rank: every rank twice at once, and as many strangers as may be accepted in a
 #: few turns of the loop, so that a rank among them has time to say who it is.
 _HALF_OPEN_BASE = 256
-#: Whoever is accepted in one turn of the loop has to be waited for.
-_BACKLOG = 64
+#: Half of them: what is accepted in one turn of the loop has to fit, and somebody's Hello has to be read after it.
+_BACKLOG = 128
 _PORTS_IN_USE = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
