@@ -27,7 +27,7 @@ _WORD_CHARACTERS_MAX: Final = 255
 
 
 def checked_endpoint(family: Any, host: Any, port: Any) -> Endpoint:
-    """Where somebody says that it listens. Raises ``ValueError`` for what is no address: we look up no name for others."""
+    """Where somebody says that it listens. Raises ``ValueError`` for what is no address: we look up no names."""
     if family == "memory":
         return Endpoint("memory", _word(host), _number(port, 16))
     if family not in ("inet", "inet6"):

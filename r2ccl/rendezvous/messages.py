@@ -120,9 +120,10 @@ def unpack_answer(body: bytes) -> Answer:
     raise BadMessage("not what the store says to a rank")
 
 
-def _fields(body: bytes, **limits: int) -> list[Any]:
+def _fields(body: bytes, max_array_len: int = -1) -> list[Any]:
+    """``max_array_len``: -1 stands for as many as the body has bytes."""
     try:
-        fields = msgpack.unpackb(body, max_map_len=0, max_ext_len=0, **limits)
+        fields = msgpack.unpackb(body, max_array_len=max_array_len, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as bad:
         raise BadMessage(f"no msgpack ({type(bad).__name__})") from bad
     if not isinstance(fields, list):

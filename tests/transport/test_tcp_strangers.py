@@ -14,6 +14,7 @@ import uvloop
 
 from r2ccl.clock import MonotonicClock
 from r2ccl.protocol.handshake import Dialler, Identity, Purpose, Target
+from r2ccl.protocol.handshake_messages import Kind
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.telemetry.strangers import Strangers
 from r2ccl.topology import Endpoint, Nic
@@ -150,7 +151,7 @@ async def test_who_does_not_belong_here_is_counted_by_why_and_nothing_is_left(re
         if shows_proof:
             # Whoever keeps to the protocol would leave here, for the listener's proof is not right for it, either.
             assert await asyncio.wait_for(loop.sock_recv(sock, 4096), PATIENCE_S)
-            await loop.sock_sendall(sock, machine._message(3, b"p" * 32))
+            await loop.sock_sendall(sock, machine._message(Kind.PROOF, b"p" * 32))
         said = await heard(sock)
         assert reason.encode() in said
         await door.counts(**{reason: 1})

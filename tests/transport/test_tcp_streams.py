@@ -192,7 +192,7 @@ def test_other_protocols_are_no_frames(speech: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=60)
 def test_frames_that_only_a_member_can_send_are_heard_or_end_the_connection(data: st.DataObject) -> None:
     said = data.draw(st.lists(frames(7, 1, 0), max_size=5))
     listening, _, _ = deliver(data.draw(arrivals(b"".join(header + payload for header, payload in said))))
