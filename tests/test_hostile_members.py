@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import msgpack  # type: ignore[import-untyped, unused-ignore]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +14,19 @@ from hypothesis import strategies as st
 from r2ccl.actors.communicators import EARLY_MAX
 from r2ccl.errors import R2cclError
 from r2ccl.ids import WORLD
+from r2ccl.protocol.wire import RAW_KINDS, Flag, Kind, checksum, pack_header
 from r2ccl.sim.world import World
 from tests.simulated import simulate
 from tests.strangers import frames
 
 Frame = tuple[bytes, bytes]
+
+#: Bodies that fit no kind, or almost one.
+WRONG_BODIES: list[object] = [
+    {}, None, [], [None], ["x"], [-1], [1.5], [[]], [True], [b""], *([(1 << 64) - 1] * count for count in range(1, 10)),
+    *([-1] * count for count in range(2, 10)), *([0] * count + [None] for count in range(2, 9)),
+    *([0, 0, "x"] + [[]] * count for count in range(4)), *([0, number] for number in range(12)),
+]  # fmt: skip
 
 
 def send(world: World, sayings: list[tuple[bool, Frame]]) -> None:
@@ -51,3 +60,29 @@ def test_whatever_a_member_sends_no_actor_breaks(ranks: int, data: st.DataObject
         assert len(world.runtimes[0].coordinators) <= 2 * len(sayings) + 1
 
     simulate(story, ranks=ranks)
+
+
+async def link_is_up(world: World) -> None:
+    """A connection that was ended is made anew, and a link has to prove itself for a while."""
+    async with asyncio.timeout(600):
+        while not world.runtimes[1].courier.links_up(0):  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in RAW_KINDS])
+def test_control_frames_of_wrong_types_and_lengths_end_their_connection_at_most(kind: Kind) -> None:
+    async def story(world: World) -> None:
+        for body in WRONG_BODIES:
+            if kind is Kind.GOODBYE and isinstance(body, list) and len(body) == 3:
+                continue  # taken at its word: who is gone gets no link any more
+            await link_is_up(world)
+            packed = msgpack.packb(body)
+            header = pack_header(
+                kind, Flag.CHECKSUMMED, len(packed), source=1, target=0, payload_checksum=checksum(packed)
+            )
+            send(world, [(False, (header, packed))])
+            await asyncio.sleep(0.01)
+        assert not world.runtimes[0].is_closed
+        await barrier(world, 0)
+
+    simulate(story)

@@ -179,7 +179,7 @@ def test_of_a_changed_stream_come_right_frames_up_to_the_change_and_then_at_most
     assert [payload for _, _, payload in listening.heard[:whole]] == PAYLOADS[:whole]
     # What is said to be whole and right has a right checksum.
     for kind, header, payload in listening.heard:
-        if kind == "chunk" and header.flags & Flag.CHECKSUMMED:
+        if kind != "spoiled" and header.flags & Flag.CHECKSUMMED:
             assert checksum(payload) == header.checksum
 
 
@@ -215,6 +215,14 @@ def test_a_giant_length_costs_the_connection_and_no_memory(kind: Kind, size: int
 def test_a_header_with_any_fields_and_a_right_check_is_a_frame_or_a_loss(noise: bytes) -> None:
     listening, _, _ = deliver([with_check(b"\xc2\x52" + noise[2:])])
     assert listening.losses in ([], [Loss.BAD_FRAME])
+
+
+def test_a_control_frame_whose_body_was_changed_costs_the_connection() -> None:
+    header, body = pack_control(Kind.ACK, 0, 1, [1, 2, [], 3])
+    listening, _, _ = deliver([header + b"\x94\x01\x02\x90\x04"])
+    assert len(body) == 5
+    assert listening.losses == [Loss.BAD_FRAME]
+    assert not listening.heard
 
 
 def test_a_truncated_stream_is_waited_for_and_ends_with_what_was_whole() -> None:
