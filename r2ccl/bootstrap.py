@@ -29,8 +29,10 @@ from r2ccl.progress import ProgressThread
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
 from r2ccl.rendezvous.meeting import Meeting
+from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.telemetry.log_output import open_log
+from r2ccl.telemetry.strangers import Strangers
 from r2ccl.topology import Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.link_events import AddressEvent, LinkEvent, LinkWatcher, link_events_available
@@ -176,17 +178,20 @@ async def _connect(
     meeting = _meeting(placement, settings)
     refuse_open_listeners(placement, settings, found, meeting.secret)
     incarnations: dict[int, int] = {}
-    admission = Admission(meeting.identity, incarnations)
+    events = EventLog(MonotonicClock(), rank=placement.rank)
+    strangers = Strangers(loop, events)
+    admission = Admission(meeting.identity, incarnations, strangers)
     devices = [TcpDevice(nic, admission, loop) for nic in found]
     try:
         announced = tuple(
             dataclasses.replace(nic, endpoint=device.reserve()) for nic, device in zip(found, devices, strict=True)
         )
         member = Member(placement.rank, meeting.incarnation, node_id(settings.node_id), announced)
-        rendezvous = await meet(meeting, member)
+        rendezvous = await meet(meeting, member, strangers)
     except BaseException:
         for device in devices:
             device.close()
+        strangers.close()
         raise
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
@@ -194,7 +199,18 @@ async def _connect(
     if breakable is not None:
         opened = [*breakable.devices]
     selection = dataclasses.replace(selection, nics=announced)
-    return await _join(settings, placement, rendezvous, opened, selection, thread, breakable)
+    counters = Counters(strangers=strangers.refused)
+    shared = Shared(
+        placement.rank, rendezvous.book, settings, MonotonicClock(), loop, events, counters,
+        new_errors=NicErrors().new_errors,
+    )  # fmt: skip
+    try:
+        communicator = await _join(shared, placement, rendezvous, opened, selection, thread, breakable)
+    except BaseException:
+        strangers.close()
+        raise
+    communicator.when_closed(strangers.close)
+    return communicator
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
@@ -225,7 +241,7 @@ def _meeting(placement: Placement, settings: Settings) -> Meeting:
 
 
 async def _join(
-    settings: Settings,
+    shared: Shared,
     placement: Placement,
     rendezvous: Rendezvous,
     devices: list[Device],
@@ -233,11 +249,7 @@ async def _join(
     thread: ProgressThread | None,
     breakable: Breakable | None,
 ) -> Communicator:
-    clock = MonotonicClock()
-    loop = asyncio.get_running_loop()
-    events = EventLog(clock, rank=placement.rank)
-    new_errors = NicErrors().new_errors
-    shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, events, new_errors=new_errors)
+    settings = shared.settings
     runtime = Runtime(shared, devices)
     communicator = world(runtime, thread, placement.local_rank)
     try:

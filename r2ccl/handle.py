@@ -200,6 +200,7 @@ class Handle:
         - ``counters``: the raw counters as ``total``, ``nics``, ``peers`` and ``links`` (NIC and peer), ``failovers``,
           ``parked_bytes`` (arrived before their operation was called), ``relayed_bytes`` (carried for others) and
           ``relay_dropped_frames`` (that there was no room for). What others carried is the NIC ``relay``.
+          ``strangers``: how many were turned away at our listeners, by reason (SECURITY.md).
 
         Network figures are those of the process: communicators share its links.
         """

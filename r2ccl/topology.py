@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 
@@ -18,6 +20,21 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if self.family == "inet6" else f"{self.host}:{self.port}"
+
+
+#: Longest text in an announcement: names, hosts.
+_WORD_CHARACTERS_MAX: Final = 255
+
+
+def checked_endpoint(family: Any, host: Any, port: Any) -> Endpoint:
+    """Where somebody says that it listens. Raises ``ValueError`` for what is no address: we look up no names."""
+    if family == "memory":
+        return Endpoint("memory", _word(host), _number(port, 16))
+    if family not in ("inet", "inet6"):
+        raise ValueError(f"no family {family!r:.40}")
+    kind = ipaddress.IPv4Address if family == "inet" else ipaddress.IPv6Address
+    kind(_word(host))
+    return Endpoint(family, host, _number(port, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,9 @@ class Member:
         return tuple(nic for nic in self.nics if not nic.spare)
 
 
+#: Most NICs of a rank, lanes over the same interface included.
+NICS_MAX: Final = 1024
+
 #: The job's members in rank order.
 AddressBook = tuple[Member, ...]
 
@@ -78,24 +98,36 @@ def pack_member(member: Member) -> bytes:
 
 
 def unpack_member(packed: bytes) -> Member:
-    """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member."""
+    """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member.
+
+    Values are checked, never converted: what a text or a float would make of itself is nobody's announcement.
+    """
     try:
-        rank, incarnation, node, nics = msgpack.unpackb(packed)
-        return Member(
-            int(rank),
-            int(incarnation),
-            str(node),
-            tuple(
-                Nic(
-                    int(index),
-                    str(name),
-                    Endpoint(str(family), str(host), int(port)),
-                    int(speed),
-                    int(mtu),
-                    bool(spare),
-                )
-                for index, name, family, host, port, speed, mtu, spare in nics
-            ),
-        )
+        rank, incarnation, node, nics = msgpack.unpackb(packed, max_array_len=NICS_MAX, max_map_len=0, max_ext_len=0)
+        if type(nics) is not list:
+            raise ValueError("no list of NICs")
+        announced = tuple(_nic(index, *nic) for index, nic in enumerate(nics))
+        return Member(_number(rank, 32), _number(incarnation, 64), _word(node), announced)
     except (TypeError, ValueError, msgpack.UnpackException) as bad:
         raise ValueError(f"not an announcement of a member: {bad}") from bad
+
+
+def _nic(place: int, index: Any, name: Any, family: Any, host: Any, port: Any, speed: Any, mtu: Any, spare: Any) -> Nic:
+    if _number(index, 32) != place:
+        raise ValueError(f"NIC {index} is announced as number {place}")
+    if type(spare) is not bool:
+        raise TypeError(f"{spare!r:.40} is neither true nor false")
+    endpoint = checked_endpoint(family, host, port)
+    return Nic(index, _word(name), endpoint, _number(speed, 64), _number(mtu, 64), spare)
+
+
+def _number(value: Any, bits: int) -> int:
+    if type(value) is not int or value < 0 or value >> bits:
+        raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
+    return value
+
+
+def _word(value: Any) -> str:
+    if type(value) is not str or len(value) > _WORD_CHARACTERS_MAX or not value.isprintable():
+        raise ValueError(f"{value!r:.40} is no name")
+    return value

@@ -12,7 +12,7 @@ from typing import Final
 
 FLOOR_TOP: Final = (
     "topology", "buffers", "reduction", "config", "clock",
-    "telemetry.counters", "telemetry.event_log", "telemetry.log_output",
+    "telemetry.counters", "telemetry.event_log", "telemetry.log_output", "telemetry.strangers",
 )  # fmt: skip
 NAMES: Final = ("ids", "errors", "vocabulary", "_version")
 FLOOR: Final = (*NAMES, *FLOOR_TOP)
@@ -37,13 +37,14 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "telemetry.counters": (*NAMES, "clock"),
     "telemetry.event_log": (*NAMES, "clock"),
     "telemetry.log_output": NAMES,
+    "telemetry.strangers": (*NAMES, "telemetry.event_log"),
     # collectives as data
     "schedule": FLOOR,
     # never sideways
     "planner": (*FLOOR, "schedule"),
     "protocol": (*FLOOR, "schedule"),
-    "transport": (*FLOOR, "protocol.wire", "protocol.handshake"),
-    "rendezvous": (*FLOOR, "protocol.wire", "protocol.handshake"),
+    "transport": (*FLOOR, "protocol.wire", "protocol.handshake", "protocol.doorkeeper"),
+    "rendezvous": (*FLOOR, "protocol.wire", "protocol.handshake", "protocol.doorkeeper"),
     # thin shells
     "actors": (*FLOOR, *DECIDING, "transport.interface"),
     # composition roots, and the public names

@@ -331,6 +331,11 @@ class Listener(_Machine):
         """The rank that a Hello for this job claimed, in whatever version. Unproven before ``done``."""
         return self._claimed_rank
 
+    @property
+    def greeted(self) -> bool:
+        """A Hello came that fits us: our job, versions, rank and NIC, and an incarnation that was admitted."""
+        return self._claimed is not None
+
     def _glance(self, rest: tuple[Any, ...]) -> None:
         if self._claimed is None and len(rest) >= 2 and is_name(rest[0]) and is_number(rest[1]):
             if rest[0] != self._identity.job:

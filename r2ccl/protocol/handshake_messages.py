@@ -22,6 +22,8 @@ MESSAGE_BYTES_MAX = 1024
 #: Longest texts: the name of a job or package version, in bytes, and the sentence of a refusal.
 NAME_BYTES_MAX = 128
 SENTENCE_CHARACTERS_MAX = 300
+#: Longest list, with room for versions to come: the Hello's, of magic, kind, versions and nine fields.
+FIELDS_MAX = 32
 _U64_MAX = (1 << 64) - 1
 
 
@@ -107,7 +109,9 @@ def cut(buffer: bytearray) -> bytes | None:
 def read_opening(body: bytes) -> Opening:
     """Raises :class:`Garbage`."""
     try:
-        fields = msgpack.unpackb(body)
+        # No list of ours is longer, and the lists that a stranger announces are allocated before they are filled: 1 KiB
+        # of lists in lists, each said to be as long as the message, took 3 MiB.
+        fields = msgpack.unpackb(body, max_array_len=FIELDS_MAX, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as bad:
         raise Garbage(f"a message is no msgpack ({type(bad).__name__})") from bad
     if not isinstance(fields, list) or len(fields) < 4 or fields[0] != MAGIC:

@@ -27,6 +27,7 @@ import msgpack  # type: ignore[import-untyped, unused-ignore]
 import xxhash
 
 from r2ccl.config import CHUNK_BYTES_MOST
+from r2ccl.topology import checked_endpoint
 
 T = TypeVar("T")
 
@@ -380,10 +381,8 @@ def read_notice(body: list[Any]) -> Notice:
 
     def make(version: Any, nics: Any, links: Any, moved: Any) -> Notice:
         down = tuple((unsigned(a, 32), unsigned(b, 32), unsigned(incident)) for a, b, incident in exactly(list, links))
-        where = tuple(
-            (unsigned(nic, 32), exactly(str, family), exactly(str, host), unsigned(port, 16))
-            for nic, family, host, port in exactly(list, moved)
-        )
+        places = [(unsigned(nic, 32), checked_endpoint(*place)) for nic, *place in exactly(list, moved)]
+        where = tuple((nic, place.family, place.host, place.port) for nic, place in places)
         return Notice(unsigned(version), tuple(unsigned(nic, 32) for nic in exactly(list, nics)), down, where)
 
     return read_body(body, make)

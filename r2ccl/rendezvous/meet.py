@@ -20,6 +20,7 @@ from r2ccl.rendezvous.meeting import Meeting
 from r2ccl.rendezvous.roll import did_not_come, name_ranks
 from r2ccl.rendezvous.search import Door, SearchState, knock_everywhere, search
 from r2ccl.rendezvous.store import Store
+from r2ccl.telemetry.strangers import Strangers
 from r2ccl.topology import AddressBook, Member, pack_member, unpack_member
 
 #: How long rank 0 waits for the others to hang up after the last word. They do so at once unless they died.
@@ -46,14 +47,17 @@ class Rendezvous(Protocol):
         """Leave, whatever the state: before all are connected that ends the meeting for all. May be called twice."""
 
 
-async def meet(meeting: Meeting, member: Member) -> Rendezvous:
-    """Announce ``member`` and wait until all ranks have. Raises :class:`RendezvousError`."""
+async def meet(meeting: Meeting, member: Member, strangers: Strangers | None = None) -> Rendezvous:
+    """Announce ``member`` and wait until all ranks have. Raises :class:`RendezvousError`.
+
+    ``strangers``: where rank 0 counts who was not admitted.
+    """
     if (member.rank, member.incarnation) != (meeting.rank, meeting.incarnation):
         raise ValueError("the member that is announced must be the one that was invited")
     if meeting.size == 1:
         return _Alone(member)
     if meeting.rank == 0:
-        return await _host(meeting, member)
+        return await _host(meeting, member, strangers)
     return await _visit(meeting, member)
 
 
@@ -92,8 +96,8 @@ class _Host:
         self._store.close()
 
 
-async def _host(meeting: Meeting, member: Member) -> _Host:
-    store = Store(meeting)
+async def _host(meeting: Meeting, member: Member, strangers: Strangers | None) -> _Host:
+    store = Store(meeting, strangers)
     try:
         await store.open()
         store.announce(member)

@@ -16,6 +16,8 @@ LENGTH_BYTES = 4
 MEMBER_BYTES_MAX = 16 << 10
 #: What a rank may send. The book is as long as all members.
 REQUEST_BYTES_MAX = MEMBER_BYTES_MAX + 64
+#: Its longest list; the member is packed in it.
+REQUEST_FIELDS_MAX = 8
 SENTENCE_CHARACTERS_MAX = 2000
 _U32_MAX = (1 << 32) - 1
 
@@ -96,7 +98,7 @@ def _as_list(message: Request | Answer) -> list[Any]:
 
 def unpack_request(body: bytes) -> Request:
     """Raises :class:`BadMessage`."""
-    match _fields(body):
+    match _fields(body, max_array_len=REQUEST_FIELDS_MAX):
         case ["announce", int(size), bytes(member)] if len(member) <= MEMBER_BYTES_MAX and 0 < size <= _U32_MAX:
             return Announce(size, member)
         case ["connected"]:
@@ -107,7 +109,7 @@ def unpack_request(body: bytes) -> Request:
 def unpack_answer(body: bytes) -> Answer:
     """Raises :class:`BadMessage`."""
     match _fields(body):
-        case ["waiting", list(ranks)] if all(isinstance(rank, int) for rank in ranks):
+        case ["waiting", list(ranks)] if all(type(rank) is int and 0 <= rank <= _U32_MAX for rank in ranks):
             return Waiting(tuple(ranks))
         case ["book", list(members)] if all(isinstance(member, bytes) for member in members):
             return Book(tuple(members))
@@ -118,9 +120,10 @@ def unpack_answer(body: bytes) -> Answer:
     raise BadMessage("not what the store says to a rank")
 
 
-def _fields(body: bytes) -> list[Any]:
+def _fields(body: bytes, max_array_len: int = -1) -> list[Any]:
+    """``max_array_len``: -1 stands for as many as the body has bytes."""
     try:
-        fields = msgpack.unpackb(body)
+        fields = msgpack.unpackb(body, max_array_len=max_array_len, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as bad:
         raise BadMessage(f"no msgpack ({type(bad).__name__})") from bad
     if not isinstance(fields, list):

@@ -1,8 +1,9 @@
 """The store that rank 0 serves while ranks find one another: sockets and timers around a :class:`Roll`.
 
 Each connection first proves itself (protocol.handshake), then announces a rank and waits: for the book, then for the
-word that all are connected. Whoever has not announced a rank within seconds is sent away, and so is everybody beyond a
-bound of such half-open connections, so that strangers can't use up descriptors. No task runs here: everything happens
+word that all are connected. Whoever has not announced a rank within seconds is sent away, and of more such half-open
+connections than a bound some have to go (protocol.doorkeeper), so that strangers can't use up descriptors. No task runs
+here: everything happens
 in callbacks of the event loop, and what rank 0 waits for are the futures ``complete`` and ``all_connected``.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import cast
 
 from r2ccl.errors import AuthenticationError, RendezvousError
+from r2ccl.protocol.doorkeeper import Doorkeeper
 from r2ccl.protocol.handshake import HandshakeRefused, Identity, Listener, Purpose, Reason
 from r2ccl.rendezvous import messages
 from r2ccl.rendezvous.meeting import (
@@ -27,17 +29,21 @@ from r2ccl.rendezvous.meeting import (
     no_secret,
 )
 from r2ccl.rendezvous.roll import Roll, did_not_come
+from r2ccl.telemetry.strangers import CROWDED, LEFT, NONSENSE, SLOW, Strangers
 from r2ccl.topology import AddressBook, Member, pack_member, unpack_member
 
-#: Connections that have not announced a rank: every rank twice at once, and some strangers.
-_HALF_OPEN_BASE = 16
+#: Connections that have not announced a rank: every rank twice at once, and as many strangers as may be accepted in a
+#: few turns of the loop, so that a rank among them has time to say who it is.
+_HALF_OPEN_BASE = 256
+#: Half of them: what is accepted in one turn of the loop has to fit, and somebody's Hello has to be read after it.
+_BACKLOG = 128
 _PORTS_IN_USE = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
 class Store:
     """Rank 0's side of a meeting."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: Meeting, strangers: Strangers | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.meeting = meeting
         self.identity: Identity = meeting.identity
@@ -48,9 +54,11 @@ class Store:
         self._roll = Roll(meeting.size)
         self._server: asyncio.Server | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._strangers = strangers
         #: All open connections; of these, those that have not announced a rank; and the others by rank.
         self._connections: set[_Connection] = set()
         self._half_open: set[_Connection] = set()
+        self._doorkeeper: Doorkeeper[_Connection] = Doorkeeper(2 * meeting.size + _HALF_OPEN_BASE)
         self._admitted: dict[int, _Connection] = {}
         self._empty: asyncio.Future[None] | None = None
         self._failure: RendezvousError | None = None
@@ -66,6 +74,7 @@ class Store:
                     self.meeting.listening_host,
                     port,
                     reuse_address=True,
+                    backlog=_BACKLOG,
                     start_serving=False,
                 )
                 await self._server.start_serving()
@@ -140,16 +149,23 @@ class Store:
     # What connections tell.
 
     def opened(self, connection: _Connection) -> bool:
-        """Whether there is room for another connection that has not said who it is."""
-        if self._failure is not None or len(self._half_open) >= 2 * self.meeting.size + _HALF_OPEN_BASE:
+        """Whether anybody is still let in. Somebody else may have to go."""
+        if self._failure is not None:
             return False
         self._connections.add(connection)
         self._half_open.add(connection)
+        leaves = self._doorkeeper.came(connection, connection.place)
+        if leaves is not None:
+            leaves.turn_away(CROWDED, "too many wait")
         return True
+
+    def greeted(self, connection: _Connection) -> None:
+        """A right Hello came."""
+        self._doorkeeper.greeted(connection)
 
     def closed(self, connection: _Connection) -> None:
         self._connections.discard(connection)
-        self._half_open.discard(connection)
+        self._no_stranger(connection)
         rank = connection.rank
         if rank is not None and self._admitted.get(rank) is connection:
             del self._admitted[rank]
@@ -158,17 +174,26 @@ class Store:
         if self._empty is not None and not self._connections and not self._empty.done():
             self._empty.set_result(None)
 
-    def refused(self, claimed_rank: int | None, place: str, why: RendezvousError) -> None:
+    def _no_stranger(self, connection: _Connection) -> None:
+        self._half_open.discard(connection)
+        self._doorkeeper.gone(connection)
+
+    def turned_away(self, reason: str, place: str, says: str) -> None:
+        """Somebody was not admitted."""
+        if self._strangers is not None:
+            self._strangers.refuse(reason, "rendezvous", place, says)
+
+    def refused(self, claimed_rank: int | None, place: str, reason: str, why: RendezvousError) -> None:
         """A peer failed the handshake, or was refused afterwards. Nobody waits any longer if it was the last one."""
         who = "a peer" if claimed_rank is None else f"rank {claimed_rank}"
-        logging.getLogger(__name__).warning("rendezvous: %s at %s was not admitted: %s", who, place, why)
+        self.turned_away(reason, place, f"{who} was not admitted: {why}")
         self._roll.refuse(claimed_rank, why)
         self._look()
 
     def admit(self, connection: _Connection, member: Member, size: int) -> None:
         """A proven rank announces itself. Raises :class:`RendezvousError`."""
         self._roll.announce(member, size, connection.place, connection.elsewhere)
-        self._half_open.discard(connection)
+        self._no_stranger(connection)
         self._admitted[member.rank] = connection
         if self._roll.missing:
             connection.send(messages.pack(messages.Waiting(self._roll.missing)))
@@ -231,7 +256,8 @@ class _Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         # uvloop's transports have all of asyncio.Transport's methods without being subclasses of it.
         self._transport = cast(asyncio.Transport, transport)
-        self.place = str(peer[0])
+        if peer:  # uvloop does not know where somebody came from who is gone already
+            self.place = str(peer[0])
         self.elsewhere = not is_same_host(transport)
         if not self._store.opened(self):
             self._transport.abort()
@@ -244,6 +270,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._hear == self._hear_handshake:
+            self._store.turned_away(LEFT, self.place, "ended during the handshake")
         self._hear = _ignore
         self._store.closed(self)
 
@@ -262,9 +290,13 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _too_slow(self) -> None:
-        logging.getLogger(__name__).info("rendezvous: %s said too little for too long", self.place)
+    def turn_away(self, reason: str, says: str) -> None:
+        """Whoever connected is not let in."""
+        self._store.turned_away(reason, self.place, says)
         self.abort()
+
+    def _too_slow(self) -> None:
+        self.turn_away(SLOW, f"not announced in {HANDSHAKE_TIMEOUT_S:g} s")
 
     def _hear_handshake(self, data: bytes) -> None:
         try:
@@ -274,25 +306,26 @@ class _Connection(asyncio.Protocol):
             self.close()
             # What a person can mend ends the wait; strangers, other jobs and searching ranks are everyday.
             if refused.reason in (Reason.VERSION, Reason.SECRET):
-                self._store.refused(self._machine.claimed_rank, self.place, refused)
+                self._store.refused(self._machine.claimed_rank, self.place, refused.reason, refused)
             else:
-                logging.getLogger(__name__).info("rendezvous: %s was not admitted: %s", self.place, refused)
+                self._store.turned_away(refused.reason, self.place, refused.sentence)
             return
         if self._machine.done:
             self._hear = self._hear_requests
             self._hear(self._machine.leftover)
+        elif self._machine.greeted:
+            self._store.greeted(self)
 
     def _hear_requests(self, data: bytes) -> None:
         try:
             for body in self._cutter.cut(data):
                 self._handle(messages.unpack_request(body))
         except messages.BadMessage as bad:
-            logging.getLogger(__name__).warning("rendezvous: %s sent nonsense: %s", self.place, bad)
-            self.abort()
+            self.turn_away(NONSENSE, str(bad))
         except RendezvousError as refused:
             self.send(messages.pack(messages.Refused(str(refused))))
             self.close()
-            self._store.refused(self._machine.peer.rank, self.place, refused)
+            self._store.refused(self._machine.peer.rank, self.place, "refused", refused)
 
     def _handle(self, request: messages.Request) -> None:
         match request:

@@ -60,6 +60,8 @@ class Counters:
     #: What this rank carried for two others that did not reach each other, and frames of it that it had no room for.
     relayed_bytes: int = 0
     relay_dropped_frames: int = 0
+    #: Why somebody was turned away at a listener of ours -> how many; see ``telemetry.strangers``.
+    strangers: dict[str, int] = dataclasses.field(default_factory=dict)
     #: (time_s, own NIC, bytes) of the latest arrivals, oldest first; None unless somebody asked for it.
     arrivals: deque[tuple[float, int, int]] | None = None
     _links: dict[tuple[int, int], LinkCounters] = dataclasses.field(default_factory=dict)
@@ -103,6 +105,7 @@ class Counters:
             "parked_bytes": self.parked_bytes,
             "relayed_bytes": self.relayed_bytes,
             "relay_dropped_frames": self.relay_dropped_frames,
+            "strangers": dict(sorted(self.strangers.items())),
             "total": total,
             "nics": nics,
             "peers": peers,

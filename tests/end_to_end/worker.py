@@ -183,6 +183,9 @@ class Worker:
         arrivals.clear()
         return taken
 
+    async def do_carrier(self, nic: int, up: bool) -> None:
+        self.comm.report_carrier(nic, up)
+
     async def do_usage(self) -> dict[str, int]:
         """What the process holds."""
         return usage()

@@ -69,12 +69,17 @@ aborts = st.builds(
     st.text(),
     st.lists(details, max_size=3).map(tuple),
 )
+places = st.one_of(
+    st.tuples(u32, st.just("inet"), st.ip_addresses(v=4).map(str), u16),
+    st.tuples(u32, st.just("inet6"), st.ip_addresses(v=6).map(str), u16),
+    st.tuples(u32, st.just("memory"), st.sampled_from(["rank0", "rank1.nic2"]), u16),
+)
 notices = st.builds(
     Notice,
     u64,
     st.lists(u32, max_size=4).map(tuple),
     st.lists(st.tuples(u32, u32, u64), max_size=4).map(tuple),
-    st.lists(st.tuples(u32, st.sampled_from(["inet", "inet6"]), st.text(max_size=40), u16), max_size=4).map(tuple),
+    st.lists(places, max_size=4).map(tuple),
 )
 #: Everything that msgpack can carry.
 anything: st.SearchStrategy[Any] = st.recursive(
@@ -292,8 +297,14 @@ def test_a_body_over_the_limit_is_refused_on_both_ends():
         (read_abort, [1, 2, None, "text", []]),
         (read_notice, [1, [-1], [], []]),
         (read_notice, [1, [], [[1, 2]], []]),
-        (read_notice, [1, [], [], [[0, "inet", "host", 65536]]]),
-        (read_notice, [1, [], [], [[0, "inet", b"host", 1]]]),
+        (read_notice, [1, [], [], [[0, "inet", "127.0.0.1", 65536]]]),
+        (read_notice, [1, [], [], [[0, "inet", b"127.0.0.1", 1]]]),
+        (read_notice, [1, [], [], [[0, "inet", "host", 1]]]),  # a name that we would have to look up
+        (read_notice, [1, [], [], [[0, "inet", "127.0.0.1\0", 1]]]),
+        (read_notice, [1, [], [], [[0, "inet", "::1", 1]]]),
+        (read_notice, [1, [], [], [[0, "unix", "127.0.0.1", 1]]]),
+        (read_notice, [1, [], [], [[0, "memory", "\0", 1]]]),
+        (read_notice, [1, [], [], [[0, "inet", "127.0.0.1"]]]),
     ],
 )
 def test_a_value_that_does_not_fit_is_a_bad_frame(read, body):
