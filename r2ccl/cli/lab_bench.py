@@ -140,7 +140,7 @@ def measure(lab: str, sizes: Sizes, seconds: float) -> tuple[Options, Measured]:
     from r2ccl.cli.lab_run import entered, new_lab_job
     from r2ccl.lab import registry
 
-    with registry.Line(lab) as line, entered(line, ["r2ccl lab bench"]) as entrance:
+    with registry.Line(lab) as line, entered(line, "r2ccl lab bench") as entrance:
         hosts = len(entrance.report.hosts)
         if hosts < 2:
             raise UsageError("between hosts there must be two at least: r2ccl lab up --hosts 2")

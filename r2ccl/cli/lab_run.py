@@ -113,7 +113,7 @@ def new_lab_job(command: Sequence[str], ranks_per_host: int, entrance: Entrance,
 
 def run_ranks(lab: str, command: Sequence[str], ranks_per_host: int) -> int:
     """All ranks of a job; returns the exit code to end with. Raises :class:`UsageError`."""
-    with registry.Line(lab) as line, entered(line, command) as entrance:
+    with registry.Line(lab) as line, entered(line, f"on all hosts: {' '.join(command)}") as entrance:
         job = new_lab_job(command, ranks_per_host, entrance, lab)
         return attend(job, environment(), lifeline=line.socket, title="r2ccl lab run")
 
@@ -122,7 +122,7 @@ def run_on_host(lab: str, host: str, command: Sequence[str]) -> int:
     """One program, or a shell, with our terminal; returns its exit code. Raises :class:`UsageError`."""
     number = registry.host_number(host)
     program = as_program(list(command)) if command else (environment().get("SHELL", SHELL),)
-    with registry.Line(lab) as line, entered(line, program) as entrance:
+    with registry.Line(lab) as line, entered(line, f"on h{number}: {' '.join(program)}") as entrance:
         hosts = entrance.report.hosts
         if number >= len(hosts):
             raise UsageError(f"there is no h{number}; the last one is h{len(hosts) - 1}")
@@ -134,9 +134,9 @@ def run_on_host(lab: str, host: str, command: Sequence[str]) -> int:
 
 
 @contextmanager
-def entered(line: registry.Line, command: Sequence[str]) -> Iterator[Entrance]:
+def entered(line: registry.Line, what: str) -> Iterator[Entrance]:
     """Afterwards nothing is left of what was started, whatever it forked."""
-    entrance = Entrance.parse(line.ask(Enter(" ".join(command)[:WHAT_CHARACTERS_MAX])))
+    entrance = Entrance.parse(line.ask(Enter(what[:WHAT_CHARACTERS_MAX])))
     try:
         yield entrance
     finally:

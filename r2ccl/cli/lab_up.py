@@ -7,9 +7,8 @@ import select
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
-from r2ccl import config
 from r2ccl.errors import UsageError
 from r2ccl.lab import can_create_namespaces, control, registry
 from r2ccl.lab.control import LabReport
@@ -45,25 +44,37 @@ def bring_up(name: str, hosts: int, nics: int, rate_mbit_s: float, *, router: bo
     registry.names()  # what dead labs left
     lock = registry.claim(name)
     directory = registry.home() / name
-    hear, tell = os.pipe()
     try:
-        with (directory / registry.LOG).open("wb") as log:
-            options = DaemonOptions(name, str(directory), hosts, nics, rate_mbit_s, router, ways, tell)
-            daemon = subprocess.Popen(
-                [*prefix, "-m", "r2ccl.lab.daemon", options.as_argument()],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(tell, lock), start_new_session=True,
-                env={**config.environment(), registry.DIRECTORY_VARIABLE: str(registry.home())},
-            )  # fmt: skip
-        os.close(tell)
-        _wait_until_up(daemon, hear, START_TIMEOUT_S + hosts * nics * START_TIMEOUT_S_PER_NIC, directory)
+        daemon, hear = _start(prefix, lock, directory, DaemonOptions(name, hosts, nics, rate_mbit_s, router, ways))
+        with hear:
+            _wait_until_up(daemon, hear, START_TIMEOUT_S + hosts * nics * START_TIMEOUT_S_PER_NIC, directory)
     finally:
-        os.close(hear)
         # From now on the daemon alone keeps the lock: if it is dead, the name is free and its directory is removed.
         os.close(lock)
         registry.names()
-    # It is nobody's child to be waited for: it outlives us.
+    # It is not a child to be waited for: it outlives us.
     daemon.returncode = 0
     return registry.report(name)
+
+
+def _start(
+    prefix: list[str], lock: int, directory: Path, options: DaemonOptions
+) -> tuple[subprocess.Popen[bytes], BinaryIO]:
+    """The daemon, and what it says first. It inherits the lock, and nothing else of ours."""
+    hear, tell = os.pipe()
+    ear = os.fdopen(hear, "rb", buffering=0)
+    try:
+        with (directory / registry.LOG).open("wb") as log:
+            daemon = subprocess.Popen(
+                [*prefix, "-m", "r2ccl.lab.daemon", str(tell), str(directory), options.as_argument()],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(tell, lock), start_new_session=True,
+            )  # fmt: skip
+    except BaseException:
+        ear.close()
+        raise
+    finally:
+        os.close(tell)
+    return daemon, ear
 
 
 def _way_to_namespaces() -> list[str]:
@@ -76,9 +87,9 @@ def _way_to_namespaces() -> list[str]:
     raise UsageError(f"{reason}; a lab needs root, or a kernel that lets users make namespaces")
 
 
-def _wait_until_up(daemon: subprocess.Popen[bytes], hear: int, timeout_s: float, directory: Path) -> None:
+def _wait_until_up(daemon: subprocess.Popen[bytes], hear: BinaryIO, timeout_s: float, directory: Path) -> None:
     ready, _, _ = select.select([hear], [], [], timeout_s)
-    said = os.read(hear, control.REQUEST_BYTES_MAX) if ready else b""
+    said = hear.read(control.REQUEST_BYTES_MAX) if ready else b""
     if said:
         control.parse_answer(said)
         return

@@ -147,10 +147,14 @@ class HostReport:
     """One emulated host."""
 
     name: str
-    #: Paths of its namespaces, to be entered in this order (see enter_host.py); the network's is among them.
+    #: Paths of its namespaces, to be entered in this order (see enter_host.py).
     namespaces: tuple[str, ...]
-    network: str
     nics: tuple[NicReport, ...]
+
+    @property
+    def network(self) -> str:
+        """The one that its NICs are in."""
+        return next(path for path in self.namespaces if path.endswith("/net"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,8 @@ class LabReport:
     layout: str
     rate_mbit_s: float
     hosts: tuple[HostReport, ...]
+    #: Path of the network namespace that the other ends of all wires are in.
+    switch: str
     #: What was started in it and still runs.
     programs: tuple[str, ...]
 
@@ -175,7 +181,6 @@ class LabReport:
             HostReport(
                 host["name"],
                 tuple(host["namespaces"]),
-                host["network"],
                 tuple(NicReport(**{**nic, "faults": tuple(nic["faults"])}) for nic in host["nics"]),
             )
             for host in said["hosts"]

@@ -1,6 +1,9 @@
 """The process that is a lab between two commands: it holds the namespaces, and answers on a Unix socket.
 
-    python -m r2ccl.lab.daemon OPTIONS      (JSON, see DaemonOptions)
+    python -m r2ccl.lab.daemon DESCRIPTOR DIRECTORY OPTIONS      (JSON, see DaemonOptions)
+
+It says on the descriptor that the lab is up, or why not, as a line of an answer. The directory is the lab's (see
+registry.py), made and locked by whoever started us; we remove it.
 
 One thread takes requests one after the other; each is done in milliseconds. A namespace of a lab has no name: it ends
 with its last thread and program, so that even ``kill -9`` of this process leaves none. Programs are started by the
@@ -20,7 +23,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +37,7 @@ from r2ccl.lab import control, identity, rails, registry
 from r2ccl.lab.control import Break, Down, Enter, Entrance, Heal, HostReport, LabReport, NicReport, Request, Status
 from r2ccl.lab.hosts import Lab
 from r2ccl.lab.leftovers import Mark, kill_marked
+from r2ccl.lab.quantities import TIME_S_MAX
 from r2ccl.lab.standing_faults import Standing, StandingFaults
 
 #: Each program that runs has one.
@@ -47,14 +52,11 @@ class DaemonOptions:
     """One argument, as JSON."""
 
     name: str
-    directory: str
     hosts: int
     nics: int
     rate_mbit_s: float
     router: bool
     ways: int
-    #: Where to say that the lab is up, or why not: a line as in answers.
-    ready_descriptor: int
 
     def as_argument(self) -> str:
         """The inverse of :meth:`parse`."""
@@ -161,8 +163,9 @@ class Daemon:
                 return Entrance(self._report(), str(caller.mark), self._lab.call(0, _free_port)).as_json()
             case Break():
                 self._check_nic(request.host, request.nic)
-                until_s = None if request.for_s is None else MonotonicClock.now() + request.for_s
-                self._faults.put(Standing(request.kind, request.host, request.nic, request.amount, until_s))
+                self._faults.put(
+                    Standing(request.kind, request.host, request.nic, request.amount, _end_of(request.for_s))
+                )
                 return {}
             case Heal(host, nic):
                 self._check_nic(host or 0, nic or 0)
@@ -189,12 +192,13 @@ class Daemon:
         layout = "routed" if lab.router else f"leaf-spine, {lab.ways} spines" if lab.ways else "rails"
         hosts = tuple(self._host(host) for host in range(lab.hosts))
         programs = tuple(caller.what for caller in self._callers.values() if caller.mark is not None)
-        return LabReport(self._name, os.getpid(), layout, lab.rate_mbit_s, hosts, programs)
+        switch = identity.thread_path(lab.call_switch(threading.get_native_id), "net")
+        return LabReport(self._name, os.getpid(), layout, lab.rate_mbit_s, hosts, switch, programs)
 
     def _host(self, host: int) -> HostReport:
         nics = tuple(self._nic(host, nic) for nic in range(self._lab.nics))
         paths = identity.namespace_paths(self._lab, host)
-        return HostReport(identity.host_name(host), paths, identity.network_path(self._lab, host), nics)
+        return HostReport(identity.host_name(host), paths, nics)
 
     def _nic(self, host: int, nic: int) -> NicReport:
         lab, now = self._lab, MonotonicClock.now()
@@ -203,6 +207,14 @@ class Daemon:
         faults = tuple(one.text(now) for one in standing)
         link = lab.link(host, nic)
         return NicReport(rails.interface(nic), lab.address(host, nic), rate, link.carrier, link.state, faults)
+
+
+def _end_of(for_s: float | None) -> float | None:
+    if for_s is None:
+        return None
+    if not 0 < for_s <= TIME_S_MAX:
+        raise UsageError("a fault lasts for up to a day")
+    return MonotonicClock.now() + for_s
 
 
 def _free_port() -> int:
@@ -220,7 +232,7 @@ def _listen(directory: Path) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _alarm() -> Any:
+def _alarm() -> Iterator[socket.socket]:
     """A socket that has something to read once we are asked to end."""
     waker, alarm = socket.socketpair()
     waker.setblocking(False)
@@ -231,37 +243,35 @@ def _alarm() -> Any:
         yield alarm
 
 
-def run(options: DaemonOptions) -> None:
-    """From begin to end. The directory is ours: made and locked by whoever started us."""
-    directory = Path(options.directory)
+def run(options: DaemonOptions, directory: Path, ready: int) -> None:
+    """From begin to end."""
     try:
-        shape = (options.hosts, options.nics, options.rate_mbit_s, options.name)
-        with _alarm() as alarm, Lab(*shape, router=options.router, ways=options.ways) as lab:
-            identity.become_hosts(lab, directory)
-            with _listen(directory) as listener:
-                daemon = Daemon(options.name, lab, listener)
-                try:
-                    # If nobody is there to hear it, nobody knows of this lab: then it is none.
-                    os.write(options.ready_descriptor, control.answer_line({"pid": os.getpid()}))
-                    os.close(options.ready_descriptor)
-                    daemon.serve(alarm)
-                finally:
-                    daemon.close()
+        _hold(options, directory, ready)
     except BrokenPipeError:
-        return
+        return  # nobody heard that the lab is up: then it is none
     except (R2cclError, OSError, NetlinkError) as refused:
         with contextlib.suppress(OSError):
-            os.write(options.ready_descriptor, control.refusal_line(str(refused)))
+            os.write(ready, control.refusal_line(str(refused)))
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _hold(options: DaemonOptions, directory: Path, ready: int) -> None:
+    shape = (options.hosts, options.nics, options.rate_mbit_s, options.name)
+    with _alarm() as alarm, Lab(*shape, router=options.router, ways=options.ways) as lab:
+        identity.become_hosts(lab, directory)
+        with _listen(directory) as listener, contextlib.closing(Daemon(options.name, lab, listener)) as daemon:
+            os.write(ready, control.answer_line({"pid": os.getpid()}))
+            os.close(ready)
+            daemon.serve(alarm)
+
+
 def main() -> None:
     """The program."""
-    options = DaemonOptions.parse(sys.argv[1])
+    ready, directory, options = sys.argv[1:]
     os.chdir("/")
-    run(options)
+    run(DaemonOptions.parse(options), Path(directory), int(ready))
 
 
 if __name__ == "__main__":

@@ -180,6 +180,10 @@ class Lab:
         """Call a function of this process on a host: sockets that it opens belong to that host for good."""
         return self._hosts[host].call(function, *args, **kwargs)
 
+    def call_switch(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """As :meth:`call`, where the other ends of all wires are."""
+        return self._the_switch.call(function, *args, **kwargs)
+
     def address(self, host: int, nic: int) -> str:
         """The address of a NIC."""
         return rails.address(host, nic)

@@ -58,12 +58,12 @@ def become_hosts(lab: Lab, directory: Path) -> None:
 def namespace_paths(lab: Lab, host: int) -> tuple[str, ...]:
     """The host's namespaces as other processes find them, in the order in which they are to be entered."""
     thread = lab.call(host, threading.get_native_id)
-    return tuple(f"/proc/{os.getpid()}/task/{thread}/ns/{kind}" for kind in ("user", "net", "uts", "mnt"))
+    return tuple(thread_path(thread, kind) for kind in ("user", "net", "uts", "mnt"))
 
 
-def network_path(lab: Lab, host: int) -> str:
-    """The one of them that interfaces are in."""
-    return namespace_paths(lab, host)[1]
+def thread_path(thread: int, kind: str) -> str:
+    """A namespace of one of our threads."""
+    return f"/proc/{os.getpid()}/task/{thread}/ns/{kind}"
 
 
 def _become_host(name: str, hosts_text: str, directory: Path) -> None:

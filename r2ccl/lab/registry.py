@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from r2ccl import config
 from r2ccl.errors import UsageError
-from r2ccl.lab import control
+from r2ccl.lab import control, rails
 from r2ccl.lab.control import LabReport, Request
 from r2ccl.lab.leftovers import sweep
 from r2ccl.lab.where import Where
@@ -212,15 +212,28 @@ def nic_number(text: str) -> int:
 
 
 def where(name: str, host: str, nic: str) -> Where:
-    """The interface of a NIC, and the namespace that it is in, for faults. Raises :class:`UsageError`."""
+    """The interface of a NIC in its host, for faults. Raises :class:`UsageError`."""
+    lab, number, nic_index = _located(name, host, nic)
+    return Where(lab.hosts[number].network, rails.interface(nic_index))
+
+
+def far_end(name: str, host: str, nic: str) -> Where:
+    """The other end of a NIC's wire, at the switch: what is cut there, the host finds out as it would in life.
+
+    Raises :class:`UsageError`.
+    """
+    lab, number, nic_index = _located(name, host, nic)
+    return Where(lab.switch, rails.far_end(number, nic_index))
+
+
+def _located(name: str, host: str, nic: str) -> tuple[LabReport, int, int]:
     lab = report(chosen(name))
-    number, interface = host_number(host), f"nic{nic_number(nic)}"
+    number, nic_index = host_number(host), nic_number(nic)
     if number >= len(lab.hosts):
-        raise UsageError(f"the lab {name!r} has no host h{number}, but h0 to h{len(lab.hosts) - 1}")
-    found = lab.hosts[number]
-    if interface not in {one.name for one in found.nics}:
-        raise UsageError(f"h{number} has no {interface}, but nic0 to nic{len(found.nics) - 1}")
-    return Where(found.network, interface)
+        raise UsageError(f"the lab {name!r} has no h{number}; the last one is h{len(lab.hosts) - 1}")
+    if nic_index >= len(lab.hosts[number].nics):
+        raise UsageError(f"h{number} has no nic{nic_index}; the last one is nic{len(lab.hosts[number].nics) - 1}")
+    return lab, number, nic_index
 
 
 def _number(text: str, prefix: str, what: str) -> int:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from r2ccl.errors import UsageError
-from r2ccl.lab.quantities import rate_text
+from r2ccl.lab.quantities import RATE_MBIT_S_MAX, RATE_MBIT_S_MIN, rate_text
 
 
 class Breakable(Protocol):
@@ -42,40 +42,44 @@ class Breakable(Protocol):
 class Kind:
     """One kind of fault."""
 
-    takes_amount: bool
+    #: The least and the most of it; None where there is nothing to say how much of.
+    amounts: tuple[float, float] | None
     apply: Callable[[Breakable, int, int, float], Any]
     undo: Callable[[Breakable, int, int], Any]
     text: Callable[[float], str]
+    example: str = ""
 
 
 KINDS: Final = MappingProxyType(
     {
         "link-down": Kind(
-            False, lambda lab, h, n, _: lab.link_down(h, n), lambda lab, h, n: lab.link_up(h, n), lambda _: "link-down"
+            None, lambda lab, h, n, _: lab.link_down(h, n), lambda lab, h, n: lab.link_up(h, n), lambda _: "link-down"
         ),
         "near-end-down": Kind(
-            False,
+            None,
             lambda lab, h, n, _: lab.near_end_down(h, n),
             lambda lab, h, n: lab.near_end_up(h, n),
             lambda _: "near-end-down",
         ),
         "silent-drop": Kind(
-            False,
+            None,
             lambda lab, h, n, _: lab.silent_drop(h, n),
             lambda lab, h, n: lab.undrop(h, n),
             lambda _: "silent-drop",
         ),
         "loss": Kind(
-            True,
+            (0.0001, 1.0),
             lambda lab, h, n, share: lab.lose(h, n, share),
             lambda lab, h, n: lab.unlose(h, n),
             lambda share: f"loss {share * 100:g}%",
+            "such as 5%, and no less than 0.01%",
         ),
         "rate": Kind(
-            True,
+            (RATE_MBIT_S_MIN, RATE_MBIT_S_MAX),
             lambda lab, h, n, rate: lab.set_rate(h, n, rate),
             lambda lab, h, n: lab.set_rate(h, n, lab.rate_mbit_s),
             lambda rate: f"rate {rate_text(rate)}",
+            "such as 200mbit",
         ),
     }
 )
@@ -111,9 +115,10 @@ class StandingFaults:
         kind = KINDS.get(fault.kind)
         if kind is None:
             raise UsageError(f"there is no fault {fault.kind!r}; there are {', '.join(KINDS)}")
-        if kind.takes_amount != (fault.amount is not None):
-            wants = "an amount behind the NIC, such as 5% or 200mbit" if kind.takes_amount else "nothing behind the NIC"
-            raise UsageError(f"{fault.kind} wants {wants}")
+        if kind.amounts is None and fault.amount is not None:
+            raise UsageError(f"{fault.kind} wants nothing behind the NIC")
+        if kind.amounts is not None and not kind.amounts[0] <= (fault.amount or 0.0) <= kind.amounts[1]:
+            raise UsageError(f"{fault.kind} wants an amount behind the NIC: {kind.example}")
         for other in self.on(fault.host, fault.nic):
             if other.kind == fault.kind:
                 self._undo(other)
