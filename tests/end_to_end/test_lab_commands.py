@@ -87,8 +87,12 @@ class Labs:
         return out
 
     def status(self) -> dict[str, Any]:
-        """Name -> report."""
-        return {lab["name"]: lab for lab in json.loads(self("status", "--json"))["labs"]}
+        """Name -> report, as ``lab status --json`` has it, but at once: a command takes a second."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(registry.DIRECTORY_VARIABLE, str(self.home))
+            reports = {name: registry.report(name).as_json() for name in registry.names()}
+        found: dict[str, Any] = json.loads(json.dumps(reports))
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +156,7 @@ def words_after(command: subprocess.Popen[str], word: str) -> str:
 
 
 def test_status_tells_hosts_nics_addresses_rates_and_links(lab: Labs):
-    report = lab.status()["main"]
+    report = json.loads(lab("status", "--name", "main", "--json"))["labs"][0]
     shown = [
         (host["name"], nic["name"], nic["address"], nic["rate_mbit_s"], nic["carrier"], nic["state"], nic["faults"])
         for host in report["hosts"]
