@@ -149,7 +149,7 @@ def status_command(name: Name = None, as_json: AsJson = False) -> None:
     """Show the labs that are up: hosts, NICs, addresses, rates, links, faults, and what runs in them."""
     from r2ccl.lab import registry
 
-    reports = [registry.report(one) for one in ([registry.chosen(name)] if name else registry.names())]
+    reports = [registry.report(registry.chosen(name))] if name else registry.reports()
     if as_json:
         print(json.dumps({"labs": [report.as_json() for report in reports]}, indent=2))
         return
@@ -166,8 +166,12 @@ def down_command(
 
     if every and name is not None:
         raise UsageError("--all, or --name: take one of them")
-    for lab in registry.names() if every else [registry.chosen(name)]:
-        registry.take_down(lab)
+    if every:
+        taken = registry.take_all_down()
+    else:
+        taken = [registry.chosen(name)]
+        registry.take_down(taken[0])
+    for lab in taken:
         print(f"{lab} is down")
 
 

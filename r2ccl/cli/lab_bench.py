@@ -200,7 +200,7 @@ def lab_bench_command(
     minbytes: Annotated[str, typer.Option("-b", "--minbytes", help="The smallest size.")] = "64K",
     maxbytes: Annotated[str, typer.Option("-e", "--maxbytes", help="The largest.")] = "16M",
     stepfactor: Annotated[float, typer.Option("-f", "--stepfactor", help="Between sizes.")] = 16.0,
-    iterations: Annotated[int, typer.Option("-n", "--iters", help="Timed operations of each size.")] = 10,
+    iterations: Annotated[int, typer.Option("--iters", help="Timed operations of each size.")] = 10,
     seconds: Annotated[float, typer.Option(help="How long streams run, each time.", min=0.2, max=600)] = 2.0,
     name: Annotated[str | None, typer.Option(help="Which lab, if there are several.")] = None,
     as_one_object: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from r2ccl.cli.launcher import NOT_HANDED_DOWN, RANKS_MAX, SIGNAL_EXIT_BASE, as_program, attend
+from r2ccl.cli.launcher import NOT_HANDED_DOWN, RANKS_MAX, SIGNAL_EXIT_BASE, as_program, attend, has_end
 from r2ccl.config import environment
 from r2ccl.errors import UsageError
 from r2ccl.lab import enter_host, registry
@@ -127,9 +127,9 @@ def run_on_host(lab: str, host: str, command: Sequence[str]) -> int:
         if number >= len(hosts):
             raise UsageError(f"there is no h{number}; the last one is h{len(hosts) - 1}")
         environ = {**without_job(environment()), **host_variables(entrance, lab)}
-        with _Deafness() as deaf:
+        with _SignalsForChild() as signals:
             child = subprocess.Popen(way_in(hosts[number], program), env=environ)
-            deaf.child = child
+            signals.child = child
             return _wait(child, line.socket)
 
 
@@ -146,10 +146,11 @@ def entered(line: registry.Line, what: str) -> Iterator[Entrance]:
 def _wait(child: subprocess.Popen[bytes], lifeline: socket.socket) -> int:
     process = os.pidfd_open(child.pid)
     try:
-        ready, _, _ = select.select([process, lifeline.fileno()], [], [])
+        select.select([process, lifeline.fileno()], [], [])
     finally:
         os.close(process)
-    if lifeline.fileno() in ready and child.poll() is None:
+    # A lab that goes down hangs up first and kills then, so who is first to be noticed says nothing.
+    if has_end(lifeline) and child.poll() in (None, -signal.SIGKILL):
         child.kill()
         child.wait()
         print("r2ccl lab run: the lab is gone", file=sys.stderr)
@@ -158,14 +159,14 @@ def _wait(child: subprocess.Popen[bytes], lifeline: socket.socket) -> int:
     return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
-class _Deafness:
-    """Signals are for the program: those that a terminal sends to all reach it anyway, others are passed on."""
+class _SignalsForChild:
+    """Signals that would end us are for the program: those of a terminal reach it anyway, others are passed on."""
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> _Deafness:
+    def __enter__(self) -> _SignalsForChild:
         for number in _PASSED_ON:
             self._before[number] = signal.signal(number, self._pass_on)
         return self
@@ -175,6 +176,15 @@ class _Deafness:
             signal.signal(number, handler)
 
     def _pass_on(self, number: int, _: object) -> None:
-        # From a terminal the child has it already, as a member of our group.
-        if self.child is not None and number in (signal.SIGTERM, signal.SIGHUP):
+        by_terminal = number in (signal.SIGINT, signal.SIGQUIT) and _has_terminal()
+        if self.child is not None and not by_terminal:
             self.child.send_signal(number)
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal sends its signals to our group, which the program is in, too."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

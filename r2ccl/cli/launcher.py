@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -311,6 +312,10 @@ class _Launch:
             await voice.ended
 
     def _fail(self, rank: int, code: int) -> None:
+        if code == -signal.SIGKILL and self._lifeline is not None and has_end(self._lifeline):
+            # Whoever hung up kills then, and we may notice the second first.
+            self._cut_off()
+            return
         self._failure = code if code > 0 else SIGNAL_EXIT_BASE - code
         how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
         others = "" if self._ending or self._interrupted or self._job.ranks == 1 else "; ending the others"
@@ -353,6 +358,11 @@ class _Launch:
         self._passed_on = what
         for process in self._processes:
             _signal_group(process, what)
+
+
+def has_end(lifeline: socket.socket) -> bool:
+    """Whether the other side, which says nothing, has hung up."""
+    return bool(select.select([lifeline], [], [], 0)[0])
 
 
 def _signal_group(process: Process, what: signal.Signals) -> None:

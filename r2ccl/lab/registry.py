@@ -81,7 +81,7 @@ def claim(name: str) -> int:
         try:
             directory.mkdir(mode=0o700)
         except FileExistsError:
-            raise UsageError(f"a lab {name!r} is up: r2ccl lab down --name {name}, or take another --name") from None
+            raise UsageError(f"a lab {name!r} is up: r2ccl lab down --name {name}, or take another name") from None
         lock = _lock(directory)
         if lock is not None:
             return lock
@@ -95,10 +95,14 @@ def release(name: str, lock: int) -> None:
 
 
 def names() -> list[str]:
-    """The labs that are up. What dead ones left is removed first: directories, and programs that outlived them."""
+    """The labs that are up, not those that are just being made.
+
+    What dead ones left is removed first: directories, and programs that outlived them.
+    """
     found = []
     for directory in sorted(home().iterdir()):
-        if NAME_PATTERN.fullmatch(directory.name) and not _remove_if_stale(directory):
+        is_lab = NAME_PATTERN.fullmatch(directory.name) is not None and not _remove_if_stale(directory)
+        if is_lab and (directory / SOCKET).exists():
             found.append(directory.name)
     sweep()
     return found
@@ -175,6 +179,34 @@ def ask(name: str, request: Request) -> dict[str, Any]:
 def report(name: str) -> LabReport:
     """How a lab is. Raises :class:`UsageError`."""
     return LabReport.parse(ask(name, control.Status()))
+
+
+def reports() -> list[LabReport]:
+    """Of all labs that are up."""
+    found = []
+    for name in names():
+        with _unless_it_went(name):
+            found.append(report(name))
+    return found
+
+
+def take_all_down() -> list[str]:
+    """End all labs; returns which."""
+    taken = names()
+    for name in taken:
+        with _unless_it_went(name):
+            take_down(name)
+    return taken
+
+
+@contextlib.contextmanager
+def _unless_it_went(name: str) -> Iterator[None]:
+    """A lab that goes down while it is spoken to is no error where all are meant."""
+    try:
+        yield
+    except UsageError:
+        if name in names():
+            raise
 
 
 def take_down(name: str) -> None:

@@ -90,7 +90,7 @@ class Labs:
         """Name -> report, as ``lab status --json`` has it, but at once: a command takes a second."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(registry.DIRECTORY_VARIABLE, str(self.home))
-            reports = {name: registry.report(name).as_json() for name in registry.names()}
+            reports = {report.name: report.as_json() for report in registry.reports()}
         found: dict[str, Any] = json.loads(json.dumps(reports))
         return found
 
@@ -338,8 +338,9 @@ def test_nothing_comes_of_a_lab_whose_making_is_killed(labs: Labs):
     wait_until((labs.home / "unborn").exists, "the lab being made", patience_s=60)
     making.kill()
     making.communicate(timeout=TIMEOUT_S)
-    wait_until(lambda: "unborn" not in labs.status(), "the lab being gone", patience_s=60)
-    assert not (labs.home / "unborn").exists()
+    wait_until(
+        lambda: "unborn" not in labs.status() and not (labs.home / "unborn").exists(), "its being gone", patience_s=60
+    )
 
 
 def test_the_daemon_ends_in_order_when_it_is_asked_to(small: Labs):
@@ -351,7 +352,7 @@ def test_the_daemon_ends_in_order_when_it_is_asked_to(small: Labs):
 
 
 def test_the_bench_reports_streams_and_all_reduces(lab: Labs):
-    shown = json.loads(lab("bench", "-b", "256K", "-e", "256K", "--seconds", "0.5", "-n", "3", "--json"))
+    shown = json.loads(lab("bench", "-b", "256K", "-e", "256K", "--seconds", "0.5", "--iters", "3", "--json"))
     assert (shown["hosts"], shown["nics"]) == (3, 2)
     # Two NICs of 200 Mbit/s, less headers; a token bucket lets a little more through at first.
     assert all(0.05 < rate < 0.45 for rate in shown["streams_gbit_s"].values())

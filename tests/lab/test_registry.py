@@ -29,6 +29,13 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+def claim_up(name: str) -> int:
+    """As if its daemon was up; its lock."""
+    lock = registry.claim(name)
+    (registry.home() / name / registry.SOCKET).touch()
+    return lock
+
+
 def answer_once(home: Path, name: str, line: bytes) -> tuple[threading.Thread, list[bytes]]:
     """Stand in for a daemon; what it is asked is in the list."""
     heard: list[bytes] = []
@@ -49,16 +56,39 @@ def answer_once(home: Path, name: str, line: bytes) -> tuple[threading.Thread, l
 
 
 def test_a_name_belongs_to_one_lab_until_it_is_released(home: Path):
-    lock = registry.claim("one")
+    lock = claim_up("one")
     assert (home / "one").stat().st_mode & 0o777 == 0o700
     with pytest.raises(UsageError, match="a lab 'one' is up"):
         registry.claim("one")
-    other = registry.claim("two")
+    other = claim_up("two")
     assert registry.names() == ["one", "two"]
     registry.release("one", lock)
     assert registry.names() == ["two"]
     os.close(registry.claim("one"))
     os.close(other)
+
+
+def test_a_lab_that_is_being_made_is_not_up_and_has_its_name(home: Path):
+    lock = registry.claim("unborn")
+    assert registry.names() == []
+    assert (home / "unborn").exists()
+    with pytest.raises(UsageError, match="a lab 'unborn' is up"):
+        registry.claim("unborn")
+    os.close(lock)
+
+
+def test_a_lab_that_goes_down_meanwhile_is_no_error_where_all_are_meant(home: Path, monkeypatch: pytest.MonkeyPatch):
+    lock = claim_up("going")
+    with pytest.raises(UsageError, match="does not answer"):  # nobody listens there, and it has not gone
+        registry.reports()
+
+    def goes(name: str) -> LabReport:
+        os.close(lock)
+        raise UsageError("it went")
+
+    monkeypatch.setattr(registry, "report", goes)
+    assert registry.reports() == []
+    assert registry.take_all_down() == []
 
 
 def test_what_a_dead_lab_left_is_removed_by_whoever_comes_by(home: Path):
@@ -109,9 +139,9 @@ def test_a_link_in_place_of_the_directory_is_refused(home: Path, monkeypatch: py
 def test_the_lab_that_is_meant_is_named_or_ours_or_the_only_one(home: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UsageError, match="none is up: r2ccl lab up"):
         registry.chosen(None)
-    locks = [registry.claim("one")]
+    locks = [claim_up("one")]
     assert registry.chosen(None) == "one"
-    locks.append(registry.claim("two"))
+    locks.append(claim_up("two"))
     with pytest.raises(UsageError, match="say which with --name: one, two"):
         registry.chosen(None)
     assert registry.chosen("two") == "two"
