@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,6 +68,26 @@ def test_a_name_belongs_to_one_lab_until_it_is_released(home: Path):
     assert registry.names() == ["two"]
     os.close(registry.claim("one"))
     os.close(other)
+
+
+def test_a_lock_is_on_the_directory_that_has_the_name(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another command may take it for a dead lab's, and yet another make it anew, before it is locked."""
+    swapped: list[int] = []
+
+    def lock_late(descriptor: int, operation: int) -> None:
+        if not swapped:
+            swapped.append(descriptor)
+            (home / "one").rename(home / "One")
+            (home / "one").mkdir()
+        fcntl.flock(descriptor, operation)
+
+    monkeypatch.setattr(
+        registry, "fcntl", SimpleNamespace(flock=lock_late, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
+    )
+    lock = registry.claim("one")
+    assert swapped
+    assert os.path.samestat(os.fstat(lock), (home / "one").stat())
+    os.close(lock)
 
 
 def test_a_lab_that_is_being_made_is_not_up_and_has_its_name(home: Path):
