@@ -63,6 +63,8 @@ class Labs:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        #: Namespaces that we hold, see :meth:`namespaces`.
+        self.held: list[int] = []
         self.environ = {
             **{name: value for name, value in os.environ.items() if name != registry.NAME_VARIABLE},
             registry.DIRECTORY_VARIABLE: str(home),
@@ -85,6 +87,12 @@ class Labs:
         code, out, err = self.try_(*arguments)
         assert code == 0, out + err
         return out
+
+    def namespaces(self, report: dict[str, Any]) -> set[str]:
+        """The network namespaces of a lab, by the kernel's names. We hold them, or these might be given to others."""
+        paths = [path for host in report["hosts"] for path in host["namespaces"] if path.endswith("/net")]
+        self.held += [os.open(path, os.O_RDONLY) for path in [*paths, report["switch"]]]
+        return {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in self.held[-len(paths) - 1 :]}
 
     def status(self) -> dict[str, Any]:
         """Name -> report, as ``lab status --json`` has it, but at once: a command takes a second."""
@@ -116,16 +124,17 @@ def lab(labs: Labs) -> Iterator[Labs]:
     del labs.environ[registry.NAME_VARIABLE]
 
 
+@pytest.fixture(autouse=True)
+def _let_go(labs: Labs) -> Iterator[None]:
+    yield
+    while labs.held:
+        os.close(labs.held.pop())
+
+
 def nic_of(labs: Labs, host: int, nic: int) -> dict[str, Any]:
     """A NIC of the lab ``main``, as it is now."""
     found: dict[str, Any] = labs.status()["main"]["hosts"][host]["nics"][nic]
     return found
-
-
-def namespaces_of(report: dict[str, Any]) -> set[str]:
-    """The network namespaces of a lab, by the kernel's name."""
-    paths = [path for host in report["hosts"] for path in host["namespaces"] if path.endswith("/net")]
-    return {os.readlink(path) for path in [*paths, report["switch"]]}
 
 
 def is_in_use(namespaces: set[str]) -> bool:
@@ -167,7 +176,7 @@ def test_status_tells_hosts_nics_addresses_rates_and_links(lab: Labs):
         for host in range(3)
         for nic in range(2)
     ]
-    assert len(namespaces_of(report)) == 4
+    assert len(lab.namespaces(report)) == 4
 
 
 def test_a_program_on_a_host_has_its_name_its_nics_and_its_neighbours(lab: Labs):
@@ -267,7 +276,7 @@ def test_two_labs_at_once_have_the_same_addresses_and_do_not_meet(labs: Labs):
     status = labs.status()
     assert {"one", "two"} <= set(status)
     assert (status["one"]["layout"], status["two"]["layout"]) == ("routed", "leaf-spine, 2 spines")
-    assert not namespaces_of(status["one"]) & namespaces_of(status["two"])
+    assert not labs.namespaces(status["one"]) & labs.namespaces(status["two"])
     serve = "import socket; s = socket.create_server(('10.200.0.1', 7000)); print('ready', 1, flush=True); s.accept()"
     server = labs.start("run", "--name", "one", "--host", "h0", "--", sys.executable, "-c", serve)
     assert words_after(server, "ready") == "1"
@@ -275,7 +284,7 @@ def test_two_labs_at_once_have_the_same_addresses_and_do_not_meet(labs: Labs):
     assert labs("run", "--name", "two", "--host", "h1", "--", sys.executable, "-c", dial) == "111\n"  # refused
     assert labs("run", "--name", "one", "--host", "h1", "--", sys.executable, "-c", dial) == "0\n"
     server.communicate(timeout=TIMEOUT_S)
-    gone, stays = namespaces_of(status["one"]), namespaces_of(status["two"])
+    gone, stays = labs.namespaces(status["one"]), labs.namespaces(status["two"])
     labs("down", "--name", "one")
     assert not is_in_use(gone)
     assert is_in_use(stays)
@@ -293,7 +302,7 @@ def small(labs: Labs) -> Labs:
 
 def test_the_daemon_is_killed_and_no_namespace_program_or_file_is_left(small: Labs):
     report = small.status()["small"]
-    namespaces = namespaces_of(report)
+    namespaces = small.namespaces(report)
     assert is_in_use(namespaces)
     job = small.start("run", "--name", "small", "--", sys.executable, "-c", FORK)
     child = int(words_after(job, "child"))
@@ -307,7 +316,7 @@ def test_the_daemon_is_killed_and_no_namespace_program_or_file_is_left(small: La
 
 
 def test_a_command_is_killed_and_its_programs_go_with_it(small: Labs):
-    namespaces = namespaces_of(small.status()["small"])
+    namespaces = small.namespaces(small.status()["small"])
     for where in (["--host", "h1"], []):
         job = small.start("run", "--name", "small", *where, "--", sys.executable, "-c", FORK)
         child = int(words_after(job, "child"))
@@ -321,15 +330,14 @@ def test_a_command_is_killed_and_its_programs_go_with_it(small: Labs):
 
 
 def test_a_lab_that_goes_down_takes_its_programs_along(small: Labs):
-    namespaces = namespaces_of(small.status()["small"])
+    namespaces = small.namespaces(small.status()["small"])
     one = small.start("run", "--name", "small", "--host", "h0", "--", sys.executable, "-c", FORK)
     child = int(words_after(one, "child"))
     small("down", "--name", "small")
     _, err = one.communicate(timeout=TIMEOUT_S)
     assert one.returncode == 126
     assert err == "r2ccl lab run: the lab is gone\n"
-    assert has_ended(child)
-    assert not is_in_use(namespaces)
+    wait_until(lambda: has_ended(child) and not is_in_use(namespaces), "all of the lab being gone", patience_s=20)
     assert not (small.home / "small").exists()
 
 
@@ -345,7 +353,7 @@ def test_nothing_comes_of_a_lab_whose_making_is_killed(labs: Labs):
 
 def test_the_daemon_ends_in_order_when_it_is_asked_to(small: Labs):
     report = small.status()["small"]
-    namespaces = namespaces_of(report)
+    namespaces = small.namespaces(report)
     os.kill(report["pid"], signal.SIGTERM)
     wait_until(lambda: not (small.home / "small").exists(), "the lab's directory being gone", patience_s=20)
     wait_until(lambda: not is_in_use(namespaces), "the lab being gone", patience_s=20)
