@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -23,7 +24,7 @@ from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 from r2ccl.cli import rank_process
 from r2ccl.config import environment, job_secret, read_settings
@@ -39,9 +40,40 @@ _LINE_BYTES_MAX = 64 << 10
 _RANKS_PER_BLOCK = 250
 RANKS_MAX = 4096
 NICS_PER_RANK_MAX = 64
-_SIGNAL_EXIT_BASE = 128
+SIGNAL_EXIT_BASE = 128
 #: What shells answer for a command that is there and cannot be started.
 _CANNOT_START = 126
+
+
+class Launchable(Protocol):
+    """Ranks that :func:`attend` starts and sees to their end."""
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+
+    def program(self, rank: int) -> tuple[str, ...]:
+        """What is started as this rank: a process that dies with us, if the kernel can do that."""
+
+    def environment(self, inherited: Mapping[str, str], rank: int) -> dict[str, str]:
+        """All that one rank finds in its environment."""
+
+
+class Named(Protocol):
+    """A dataclass that says what a job is called, and what its ranks prove themselves with."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """The job's."""
+
+    @property
+    def secret(self) -> str:
+        """The job's."""
+
+
+J = TypeVar("J", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +86,10 @@ class Job:
     port: int
     name: str
     secret: str = field(repr=False)
+
+    def program(self, rank: int) -> tuple[str, ...]:
+        """The same for all."""
+        return tied_to_us(self.command)
 
     def variables(self, rank: int) -> dict[str, str]:
         """What one rank finds in its environment."""
@@ -72,12 +108,12 @@ class Job:
 
     def environment(self, inherited: Mapping[str, str], rank: int) -> dict[str, str]:
         """All that one rank finds in its environment."""
-        kept = {name: value for name, value in inherited.items() if name not in _NOT_HANDED_DOWN}
+        kept = {name: value for name, value in inherited.items() if name not in NOT_HANDED_DOWN}
         return {**kept, **self.variables(rank)}
 
 
 #: Settings of the user's shell that mean other NICs or another secret than a job on loopback has.
-_NOT_HANDED_DOWN = frozenset({"R2CCL_SECRET_FILE", "R2CCL_SPARE_NICS"})
+NOT_HANDED_DOWN = frozenset({"R2CCL_SECRET_FILE", "R2CCL_SPARE_NICS"})
 
 
 def new_job(command: list[str], ranks: int, nics_per_rank: int) -> Job:
@@ -89,10 +125,10 @@ def new_job(command: list[str], ranks: int, nics_per_rank: int) -> Job:
     if not 1 <= nics_per_rank <= NICS_PER_RANK_MAX:
         raise UsageError(f"{nics_per_rank} NICs per rank: there may be 1 to {NICS_PER_RANK_MAX}")
     name = f"run-{secrets.token_hex(8)}"
-    return Job(_as_program(command), ranks, nics_per_rank, free_port(), name, secrets.token_hex(32))
+    return Job(as_program(command), ranks, nics_per_rank, free_port(), name, secrets.token_hex(32))
 
 
-def known_to_the_shell(job: Job, inherited: Mapping[str, str]) -> Job:
+def known_to_the_shell(job: J, inherited: Mapping[str, str]) -> J:
     """The same job, but where it takes faults with the name and the secret that the shell has for it, if it has any:
     else ``r2ccl fault-inject`` in that shell could not prove itself to its ranks."""
     settings = read_settings(inherited).settings
@@ -134,11 +170,25 @@ def launch(
     """
     inherited = environment() if environ is None else environ
     job = known_to_the_shell(new_job(command, ranks, nics_per_rank), inherited)
-    console = _Console(out or sys.stdout.buffer, err or sys.stderr.buffer)
-    return asyncio.run(_Launch(job, inherited, console).run())
+    return attend(job, inherited, out=out, err=err)
 
 
-def _as_program(command: list[str]) -> tuple[str, ...]:
+def attend(
+    job: Launchable,
+    inherited: Mapping[str, str],
+    *,
+    out: BinaryIO | None = None,
+    err: BinaryIO | None = None,
+    lifeline: socket.socket | None = None,
+    title: str = "r2ccl run",
+) -> int:
+    """Start all ranks and wait for their end, as :func:`launch`; all are killed when the lifeline has an end."""
+    console = _Console(out or sys.stdout.buffer, err or sys.stderr.buffer, title)
+    return asyncio.run(_Launch(job, inherited, console, lifeline).run())
+
+
+def as_program(command: list[str]) -> tuple[str, ...]:
+    """A script, or ``-m module``, by this interpreter; any other program as it is."""
     if command[0].endswith(".py") or command[0].startswith("-"):
         return (sys.executable, *command)
     return tuple(command)
@@ -154,14 +204,15 @@ def free_port() -> int:
 class _Console:
     """Whole lines of many ranks on two streams."""
 
-    def __init__(self, out: BinaryIO, err: BinaryIO) -> None:
+    def __init__(self, out: BinaryIO, err: BinaryIO, title: str) -> None:
         self.out = out
         self.err = err
+        self._title = title
 
     def say(self, sentence: str) -> None:
         # Who cannot hear us is told by the exit code.
         with contextlib.suppress(OSError):
-            self.write(self.err, f"r2ccl run: {sentence}\n".encode())
+            self.write(self.err, f"{self._title}: {sentence}\n".encode())
 
     @staticmethod
     def write(stream: BinaryIO, line: bytes) -> None:
@@ -216,8 +267,11 @@ class _Voice(asyncio.Protocol):
 class _Launch:
     """One launch, from first process to last."""
 
-    def __init__(self, job: Job, inherited: Mapping[str, str], console: _Console) -> None:
+    def __init__(
+        self, job: Launchable, inherited: Mapping[str, str], console: _Console, lifeline: socket.socket | None
+    ) -> None:
         self._job = job
+        self._lifeline = lifeline
         self._inherited = inherited
         self._console = console
         self._processes: list[Process] = []
@@ -235,6 +289,8 @@ class _Launch:
         hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
         for ending in (signal.SIGTERM, *hang_up):
             loop.add_signal_handler(ending, self._end, ending)
+        if self._lifeline is not None:
+            loop.add_reader(self._lifeline, self._cut_off)
         try:
             async with asyncio.TaskGroup() as group:
                 for rank in range(self._job.ranks):
@@ -242,6 +298,8 @@ class _Launch:
         finally:
             # Also what ranks have left behind in their process groups, and all of it if we end by an error of our own.
             self._signal_all(signal.SIGKILL)
+            if self._lifeline is not None:
+                loop.remove_reader(self._lifeline)
             for handled in (signal.SIGINT, signal.SIGTERM, *hang_up):
                 loop.remove_signal_handler(handled)
         return self._failure or 0
@@ -249,7 +307,7 @@ class _Launch:
     async def _start(self, rank: int, out: int, err: int) -> Process | None:
         try:
             process = await asyncio.create_subprocess_exec(
-                *tied_to_us(self._job.command),
+                *self._job.program(rank),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -282,7 +340,11 @@ class _Launch:
             await voice.ended
 
     def _fail(self, rank: int, code: int) -> None:
-        self._failure = code if code > 0 else _SIGNAL_EXIT_BASE - code
+        if code == -signal.SIGKILL and self._lifeline is not None and has_end(self._lifeline):
+            # Whoever hung up kills then, and we may notice the second first.
+            self._cut_off()
+            return
+        self._failure = code if code > 0 else SIGNAL_EXIT_BASE - code
         how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
         others = "" if self._ending or self._interrupted or self._job.ranks == 1 else "; ending the others"
         self._console.say(f"rank {rank} ended {how}{others}")
@@ -291,8 +353,18 @@ class _Launch:
     def _deaf(self) -> None:
         """Nobody takes our output any more: it went into ``head``, which is gone, or onto a disk, which is full."""
         if self._failure is None:
-            self._failure = _SIGNAL_EXIT_BASE + signal.SIGPIPE
+            self._failure = SIGNAL_EXIT_BASE + signal.SIGPIPE
         self._end(signal.SIGTERM)
+
+    def _cut_off(self) -> None:
+        """Nobody says anything on the lifeline, so this is its end."""
+        assert self._lifeline is not None
+        asyncio.get_running_loop().remove_reader(self._lifeline)
+        if self._failure is None:
+            self._failure = _CANNOT_START
+        self._console.say("where the ranks ran is gone; ending them")
+        self._ending = True
+        self._signal_all(signal.SIGKILL)
 
     def _interrupt(self) -> None:
         """Ctrl-C: the ranks decide what it means to them. The second one decides for them."""
@@ -314,6 +386,11 @@ class _Launch:
         self._passed_on = what
         for process in self._processes:
             _signal_group(process, what)
+
+
+def has_end(lifeline: socket.socket) -> bool:
+    """Whether the other side, which says nothing, has hung up."""
+    return bool(select.select([lifeline], [], [], 0)[0])
 
 
 def _signal_group(process: Process, what: signal.Signals) -> None:

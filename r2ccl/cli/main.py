@@ -13,6 +13,7 @@ from r2ccl.cli.demo import demo_command
 from r2ccl.cli.fault_inject import FAULT_INJECT_HELP, fault_inject_command
 from r2ccl.cli.faults import FAULTS_HELP, faults_command
 from r2ccl.cli.info import INFO_HELP, info_command
+from r2ccl.cli.lab import lab_app
 from r2ccl.cli.nics import NICS_HELP, nics_command
 from r2ccl.cli.ping import PING_HELP, ping_command
 from r2ccl.cli.topology_check import TOPOLOGY_CHECK_HELP, topology_check_command
@@ -81,6 +82,7 @@ app.command("faults", help=FAULTS_HELP)(faults_command)
 app.command("topology-check", help=TOPOLOGY_CHECK_HELP)(topology_check_command)
 app.command("nics", help=NICS_HELP)(nics_command)
 app.command("ping", help=PING_HELP, no_args_is_help=True)(ping_command)
+app.add_typer(lab_app)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -26,7 +26,7 @@ from r2ccl.errors import R2cclError, UsageError
 from r2ccl.lab import enter, faults, rails, routers
 from r2ccl.lab.leftovers import MARK_VARIABLE, Mark, kill_marked, sweep
 from r2ccl.lab.namespaces import Namespace
-from r2ccl.lab.rails import Port
+from r2ccl.lab.rails import Link, Port
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,15 +180,23 @@ class Lab:
         """Call a function of this process on a host: sockets that it opens belong to that host for good."""
         return self._hosts[host].call(function, *args, **kwargs)
 
+    def call_switch(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """As :meth:`call`, where the other ends of all wires are."""
+        return self._the_switch.call(function, *args, **kwargs)
+
     def address(self, host: int, nic: int) -> str:
         """The address of a NIC."""
         return rails.address(host, nic)
 
     def has_carrier(self, host: int, nic: int) -> bool:
         """Whether the host sees a carrier on its NIC."""
+        return self.link(host, nic).carrier
+
+    def link(self, host: int, nic: int) -> Link:
+        """The NIC as its host sees it."""
         namespace, port = self._hosts[host], self._ports[host, nic]
         (link,) = namespace.call(namespace.netlink.get_links, port.host_index)
-        return bool(link.get("carrier"))
+        return Link(bool(link.get("carrier")), str(link.get("operstate")).lower())
 
     # -- faults ----------------------------------------------------------------------------------------------------
     # Each returns when it was done, on the monotonic clock, which all processes of a machine share.
@@ -236,8 +244,13 @@ class Lab:
         return faults.near_end_down(self._ports[host, nic])
 
     def near_end_up(self, host: int, nic: int) -> float:
-        """Undo :meth:`near_end_down`."""
-        return faults.near_end_up(self._ports[host, nic])
+        """Undo :meth:`near_end_down`, and lay again the routes that the kernel dropped with the interface."""
+        raised_s = faults.near_end_up(self._ports[host, nic])
+        if self.router:
+            routers.lay_routes_of_source(self._ports[host, nic], nic)
+        elif self.ways:
+            routers.lay_routes_by_leaf(self._ports[host, nic], host)
+        return raised_s
 
     def deafen(self, host: int, nic: int) -> float:
         """Everything that the NIC should receive vanishes; what it sends arrives."""

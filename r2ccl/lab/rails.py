@@ -41,6 +41,15 @@ class Port:
     bridge_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A NIC as its host sees it."""
+
+    carrier: bool
+    #: ``up``, ``down``, ``lowerlayerdown``: the kernel's word.
+    state: str
+
+
 def interface(nic: int) -> str:
     """A NIC's name within its host."""
     return f"nic{nic}"

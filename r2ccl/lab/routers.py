@@ -45,25 +45,37 @@ def join_rails(switch: Namespace, bridges: Sequence[int], router: Namespace) -> 
 
 def route_by_source(port: Port, host_number: int, nic: int) -> None:
     """What has the NIC's address goes by this NIC, also to other rails."""
+    host = port.host
+    lay_routes_of_source(port, nic)
+    host.call(host.netlink.rule, "add", src=rails.address(host_number, nic), src_len=32, table=TABLE_MIN + nic)
+
+
+def lay_routes_of_source(port: Port, nic: int) -> None:
+    """The NIC's table of routes. They go when it goes down, and do not come back with it."""
     host, table = port.host, TABLE_MIN + nic
     network = f"10.200.{nic}.0/24"
-    host.call(host.netlink.route, "add", dst=network, oif=port.host_index, table=table, scope="link")
-    host.call(host.netlink.route, "add", dst="default", gateway=_router_address(nic), oif=port.host_index, table=table)
-    host.call(host.netlink.rule, "add", src=rails.address(host_number, nic), src_len=32, table=table)
+    host.call(host.netlink.route, "replace", dst=network, oif=port.host_index, table=table, scope="link")
+    hop = {"gateway": _router_address(nic), "oif": port.host_index}
+    host.call(host.netlink.route, "replace", dst="default", table=table, **hop)
 
 
 def add_leaf(switch: Namespace, segment: int, port: Port, host_number: int, leaf: Namespace) -> None:
     """Give a host its leaf, by which it reaches all that is not itself."""
     index = _plug_in(switch, segment, leaf, f"leaf{host_number}")
-    address, gateway = rails.address(host_number, 0), f"10.201.{WAYS_MAX}.{host_number + 1}"
+    address, gateway = rails.address(host_number, 0), _leaf_address(host_number)
     leaf.call(leaf.netlink.addr, "add", index=index, address=gateway, prefixlen=32)
     leaf.call(leaf.netlink.route, "add", dst=f"{address}/32", oif=index, scope="link")
     leaf.call(_write, "/proc/sys/net/ipv4/fib_multipath_hash_policy", 1)
     set_forwarding(leaf, on=True)
-    host, hop = port.host, {"oif": port.host_index, "gateway": gateway, "flags": RTNH_F_ONLINK}
+    lay_routes_by_leaf(port, host_number)
+
+
+def lay_routes_by_leaf(port: Port, host_number: int) -> None:
+    """All that is not the host itself is behind its leaf. These routes, too, go when the NIC goes down."""
+    host, hop = port.host, {"oif": port.host_index, "gateway": _leaf_address(host_number), "flags": RTNH_F_ONLINK}
     # Two halves overrule the network that the address implies.
     for half in ("10.200.0.0/25", "10.200.0.128/25"):
-        host.call(host.netlink.route, "add", dst=half, multipath=[hop])
+        host.call(host.netlink.route, "replace", dst=half, multipath=[hop])
 
 
 def add_way(leaves: Sequence[Namespace], spine: Namespace, way: int) -> None:
@@ -117,6 +129,10 @@ def _plug_in(switch: Namespace, bridge: int, router: Namespace, name: str) -> in
 
 def _router_address(rail: int) -> str:
     return f"10.200.{rail}.{ROUTER_OCTET}"
+
+
+def _leaf_address(host: int) -> str:
+    return f"10.201.{WAYS_MAX}.{host + 1}"
 
 
 def _wire_address(way: int, host: int, end: int) -> str:

@@ -56,6 +56,21 @@ def test_across_rails_each_end_uses_the_nic_that_it_is_bound_to():
             assert not reaches(lab, *dead, patience_s=0.3)
 
 
+def test_a_nic_that_was_taken_down_has_its_routes_again_when_it_is_up():
+    """The kernel drops them with the interface."""
+    with Lab(hosts=2, nics=2, router=True) as lab:
+        lab.near_end_down(0, 0)
+        assert not reaches(lab, (0, 0), (1, 1), patience_s=0.3)
+        lab.near_end_up(0, 0)
+        assert reaches(lab, (0, 0), (1, 1))
+        assert reaches(lab, (1, 1), (0, 0))
+    with Lab(hosts=2, nics=1, ways=2) as lab:
+        lab.near_end_down(0, 0)
+        assert not reaches(lab, (0, 0), (1, 0), patience_s=0.3)
+        lab.near_end_up(0, 0)
+        assert reaches(lab, (0, 0), (1, 0))
+
+
 def test_without_a_router_there_is_no_route_across_rails(lab: Lab):
     assert reaches(lab, (0, 1), (1, 1))
     assert not reaches(lab, (0, 0), (1, 1), patience_s=0.3)
