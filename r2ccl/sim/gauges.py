@@ -1,0 +1,112 @@
+"""What a soak measures of a process, and of the ranks in it, once a second; and what of it may grow.
+
+Values are kept in flat arrays of numbers, so that the measuring itself grows by a few bytes a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import psutil
+
+from r2ccl.actors.runtime import Runtime
+from r2ccl.sim.census import census
+from r2ccl.sim.flatness import VALUES_MIN, Allowance, Verdict, judge
+
+MIB: Final = 1 << 20
+
+#: By measure: what it may grow by in the second half. The order is that of the report.
+ALLOWED: Final[Mapping[str, Allowance]] = MappingProxyType(
+    {
+        "memory": Allowance(2 * MIB, 0.01, "the allocator keeps what it likes; 30 bytes an operation are more"),
+        "descriptors": Allowance(2, 0.0, "a dial under way at one end and not at the other"),
+        "tasks": Allowance(2, 0.0, "a round's programs; one more for ever would be a leak in a hundred seconds"),
+        "timers": Allowance(8, 0.0, "each link has one or two, and links come and go"),
+        "objects": Allowance(1500, 0.01, "those of the operations under way; one per operation is far more"),
+    }
+)
+ENTRIES: Final = Allowance(24, 0.05, "entries of operations under way; one per fault or group is more within minutes")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """At one moment."""
+
+    time_s: float
+    memory: float
+    descriptors: float
+    tasks: float
+    timers: float
+    #: Counting these takes a while; None: not this time. Entries: see sim.census.
+    objects: float | None = None
+    entries: Counter[str] | None = None
+
+
+def read(
+    now: float, runtimes: Iterable[Runtime], process: psutil.Process, timers: int, *, counts: bool
+) -> Reading:
+    """Measure this process. ``timers`` are for the caller to count. ``counts``: objects and entries, too."""
+    return Reading(
+        now,
+        process.memory_info().rss,
+        process.num_fds(),
+        len(asyncio.all_tasks()),
+        timers,
+        len(gc.get_objects()) if counts else None,
+        census(runtimes) if counts else None,
+    )
+
+
+@dataclass(slots=True)
+class Series:
+    """Of one measure."""
+
+    times_s: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, time_s: float, value: float) -> None:
+        """The next one."""
+        self.times_s.append(time_s)
+        self.values.append(value)
+
+
+@dataclass(slots=True)
+class Track:
+    """All readings of one process."""
+
+    name: str
+    measures: dict[str, Series] = field(default_factory=lambda: {name: Series() for name in ALLOWED})
+    entries: dict[str, Series] = field(default_factory=dict)
+
+    def add(self, reading: Reading) -> None:
+        """The next one."""
+        for name, series in self.measures.items():
+            value = getattr(reading, name)
+            if value is not None:
+                series.add(reading.time_s, value)
+        if reading.entries is not None:
+            for name in reading.entries.keys() - self.entries.keys():
+                # It had none up to now.
+                earlier = list(self.measures["objects"].times_s)[:-1]
+                self.entries[name] = Series(array("d", earlier), array("d", [0.0] * len(earlier)))
+            for name, series in self.entries.items():
+                series.add(reading.time_s, reading.entries[name])
+
+    @property
+    def is_long_enough(self) -> bool:
+        """Is there enough to judge?"""
+        return all(len(series.values) >= VALUES_MIN for series in self.measures.values())
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of all measures, and of every kind of entries, under its name."""
+        return {
+            name: judge(series.times_s, series.values, ALLOWED.get(name, ENTRIES))
+            for name, series in (*self.measures.items(), *sorted(self.entries.items()))
+        }
