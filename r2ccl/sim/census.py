@@ -5,7 +5,7 @@ without a name; counting entries tells of the first hundred, and says which attr
 objects of this package are walked, from a root, through attributes and collections, and the lengths are added up under
 ``Class.attribute``. Nothing has to be registered, so nothing can be forgotten.
 
-A deque with ``maxlen`` counts as nothing: it is bounded by what it is.
+A deque with ``maxlen`` is left out with all that is in it: it is bounded by what it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def census(roots: Iterable[object]) -> Counter[str]:
             continue
         if isinstance(thing, (dict, list, tuple, set, frozenset, deque, Mapping)):
             seen.add(id(thing))
-            if not isinstance(thing, tuple) and getattr(thing, "maxlen", None) is None:
+            if isinstance(thing, deque) and thing.maxlen is not None:
+                continue
+            if not isinstance(thing, tuple):
                 found[name] += len(thing)
             todo += ((name, entry) for entry in _entries(thing) if _is_walked(entry))
         elif type(thing).__module__.startswith(_PACKAGE) and not type(thing).__module__.startswith(_OBSERVERS):

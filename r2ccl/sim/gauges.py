@@ -16,6 +16,7 @@ from typing import Final
 
 import psutil
 
+from r2ccl.actors.arrivals import RETIRED_MAX
 from r2ccl.actors.runtime import Runtime
 from r2ccl.sim.census import census
 from r2ccl.sim.flatness import VALUES_MIN, Allowance, Verdict, judge
@@ -33,6 +34,8 @@ ALLOWED: Final[Mapping[str, Allowance]] = MappingProxyType(
     }
 )
 ENTRIES: Final = Allowance(24, 0.05, "entries of operations under way; one per fault or group is more within minutes")
+#: Tables that only fill, up to a limit that they keep: entries for each rank.
+LIMITED: Final[Mapping[str, int]] = MappingProxyType({"ArrivalsDesk._retired": RETIRED_MAX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Track:
     """All readings of one process."""
 
     name: str
+    #: How many ranks the process has.
+    ranks: int
     measures: dict[str, Series] = field(default_factory=lambda: {name: Series() for name in ALLOWED})
     entries: dict[str, Series] = field(default_factory=dict)
 
@@ -107,6 +112,13 @@ class Track:
     def verdicts(self) -> dict[str, Verdict]:
         """Of all measures, and of every kind of entries, under its name."""
         return {
-            name: judge(series.times_s, series.values, ALLOWED.get(name, ENTRIES))
+            name: judge(series.times_s, series.values, self._allowance(name))
             for name, series in (*self.measures.items(), *sorted(self.entries.items()))
         }
+
+    def _allowance(self, name: str) -> Allowance:
+        if name not in LIMITED:
+            return ALLOWED.get(name, ENTRIES)
+        limit = LIMITED[name] * self.ranks
+        left = limit - max(self.entries[name].values, default=0.0)
+        return Allowance(left, 0.0, f"it keeps the latest {LIMITED[name]:,} of each rank, and no more")

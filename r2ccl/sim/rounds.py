@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from r2ccl.communicator import Communicator
+from r2ccl.errors import R2cclError
 from r2ccl.sim.calls import Call, Kind
 from r2ccl.sim.checkers import Answers, Complaints
 from r2ccl.sim.performance import Room, Started, start
@@ -28,6 +29,7 @@ from r2ccl.sim.programs import Programs
 GROUPS_SHARE: Final = 0.4
 SPLIT_SHARE: Final = 0.5
 IN_FLIGHT: Final = (1, 2, 4)
+PROGRAMS: Final = 24
 #: Chunks times ranks of a communicator's calls.
 WORK: Final = 300
 
@@ -64,8 +66,9 @@ class Tally:
 
 
 def draw_round(seed: int, number: int, ranks: int, chunk_bytes: int, bytes_max: int) -> Round:
-    """The same on all ranks."""
-    rng = random.Random(f"round {number} of {seed}")
+    """The same on all ranks. After PROGRAMS rounds their calls come again, with other payloads: a program that varies
+    its calls for ever never fills its caches of plans, and what they still take would hide what leaks."""
+    rng = random.Random(f"round {number % PROGRAMS} of {seed}")
     everybody = tuple(range(ranks))
     members, colors = [everybody], ()
     if rng.random() < GROUPS_SHARE:
@@ -80,7 +83,8 @@ def draw_round(seed: int, number: int, ranks: int, chunk_bytes: int, bytes_max: 
     teams = tuple(
         Team(those, Programs(rng, len(those), chunk_bytes, WORK, bytes_max).program()) for those in members
     )
-    return Round(number, rng.getrandbits(48), teams, rng.choice(IN_FLIGHT), colors)
+    payloads = random.Random(f"payloads of {number} of {seed}").getrandbits(48)
+    return Round(number, payloads, teams, rng.choice(IN_FLIGHT), colors)
 
 
 def answers_of(drawn: Round, complaints: Complaints) -> Answers:
@@ -152,11 +156,15 @@ class Player:
 
     async def _end(self, communicator: int, handle: Communicator, number: int, started: list[Started]) -> None:
         for one in started:
-            returned = await one.work
+            where = f"rank {handle.rank} communicator {communicator} round {self._drawn.number} call {number} {one.call}"
+            try:
+                returned = await one.work
+            except R2cclError as error:
+                error.add_note(f"{where}: {one.work!r}")
+                raise
             self._tally.operations += 1
             self._tally.ended()
             self._compare(communicator, handle, number, one, returned)
-            where = f"rank {handle.rank} communicator {communicator} round {self._drawn.number} call {number} {one.call}"
             for room in one.rooms:
                 if complaint := room.complaint():
                     self._complaints.add(f"{where}: {complaint}")

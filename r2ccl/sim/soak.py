@@ -33,7 +33,7 @@ from r2ccl.sim import rounds
 from r2ccl.sim.checkers import Answers, Complaints, Composure, kept, missing_links, open_ends
 from r2ccl.sim.faults import Fault, Promise, draw_faults, slowest_bytes_s
 from r2ccl.sim.gauges import Track, read
-from r2ccl.sim.history import History
+from r2ccl.sim.history import History, ToldLog
 from r2ccl.sim.injector import Injector
 from r2ccl.sim.loop import SimClock
 from r2ccl.sim.world import Shape, World
@@ -103,7 +103,7 @@ class Soak:
         clock = SimClock(self._loop)
         self._history = History(clock)
         self.complaints = Complaints(self._history)
-        self._world = World(shape(), seed)
+        self._world = World(shape(), seed, lambda rank: ToldLog(clock, rank, self._history))
         self._injector = Injector(self._world, self._history, lambda _: None, seed)
         self._process = psutil.Process()
         self._answers: dict[int, tuple[rounds.Round, Answers]] = {}
@@ -113,7 +113,7 @@ class Soak:
         self._last_s = 0.0
         self._tally = rounds.Tally()
         self._faults: Counter[str] = Counter()
-        self.track = Track("all ranks")
+        self.track = Track("all ranks", RANKS)
 
     async def run(self) -> None:
         """From the first connection to the silence after the last."""
@@ -165,7 +165,8 @@ class Soak:
                 stop = np.array([self._is_over or bool(self.complaints.texts)], np.int32)
                 await handle.all_reduce(stop)
             except R2cclError as error:
-                self.complaints.add(f"rank {rank} round {number} at {self._loop.time():.3f} s: {error!r}")
+                text = f"rank {rank} round {number} at {self._loop.time():.3f} s: {error!r}"
+                self.complaints.add("\n  ".join((text, *getattr(error, "__notes__", ()))))
                 raise
             player.look_back()
             self._leave(number)
