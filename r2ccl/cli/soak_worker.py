@@ -13,7 +13,6 @@ import asyncio
 import gc
 import random
 import sys
-from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -36,8 +35,9 @@ BYTES_MAX: Final = 2 << 20
 #: A rank computes for up to so long before a round, now and then.
 PAUSE_S: Final = 0.05
 READ_EVERY_S: Final = 1.0
-#: In the end: for links to come back and for acknowledgements.
-SETTLE_WITHIN_S: Final = 15.0
+#: In the end: for links to come back and for acknowledgements; and by how much ranks may be apart in it.
+SETTLE_WITHIN_S: Final = 7.0
+SKEW_S: Final = 2.0
 LOOK_EVERY_S: Final = 0.1
 
 
@@ -80,12 +80,14 @@ class SoakWorker(Worker):
         return bool(stop[0])
 
     async def _settle(self) -> None:
-        """All is healed: links come back, and nothing may be kept."""
-        deadline_s = MonotonicClock.now() + SETTLE_WITHIN_S
-        while (left := self._left()) and MonotonicClock.now() < deadline_s:
+        """All is healed: links come back, and nothing may be kept. All ranks look for the same time, because what one
+        calls next is kept by another that looks for longer."""
+        begin_s = MonotonicClock.now()
+        while (left := self._left()) and MonotonicClock.now() < begin_s + SETTLE_WITHIN_S:
             await asyncio.sleep(LOOK_EVERY_S)
         for text in left:
             self._complaints.add(text)
+        await asyncio.sleep(begin_s + SETTLE_WITHIN_S + SKEW_S - MonotonicClock.now())
         # Whoever is first must not say goodbye while another still looks.
         await self._comm.barrier()
 
@@ -103,7 +105,8 @@ class SoakWorker(Worker):
             self._next_reading_s = now + READ_EVERY_S
             runtime = self._comm._runtime
             gc.collect(1)
-            told["reading"] = asdict(read(now, [runtime], self._process, len(runtime.shared.timers), counts=True))
+            reading = read(now, [runtime], self._process, len(runtime.shared.timers), counts=True)
+            told["reading"] = reading.as_json()
         return {"soak": told}
 
 

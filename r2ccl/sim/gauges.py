@@ -10,14 +10,16 @@ import gc
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
 from r2ccl.actors.arrivals import RETIRED_MAX
 from r2ccl.actors.runtime import Runtime
+from r2ccl.config import Settings
+from r2ccl.protocol.roll_call import CALLS_MAX
 from r2ccl.sim.census import census
 from r2ccl.sim.flatness import VALUES_MIN, Allowance, Verdict, judge
 
@@ -34,8 +36,15 @@ ALLOWED: Final[Mapping[str, Allowance]] = MappingProxyType(
     }
 )
 ENTRIES: Final = Allowance(24, 0.05, "entries of operations under way; one per fault or group is more within minutes")
-#: Tables that only fill, up to a limit that they keep: entries for each rank.
-LIMITED: Final[Mapping[str, int]] = MappingProxyType({"ArrivalsDesk._retired": RETIRED_MAX})
+#: Tables that keep the latest of something up to a limit, and that fill so slowly that they grow for long: entries at
+#: most, for each entry of another table, or (None) in all.
+LIMITED: Final[Mapping[str, tuple[int, str | None]]] = MappingProxyType(
+    {
+        "ArrivalsDesk._retired": (RETIRED_MAX, None),
+        "Differences._finished": (Settings().running_max, "Communicators.coordinators"),
+        "RollCall._calls": (CALLS_MAX, "RollCall._entered"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,16 @@ class Reading:
     #: Counting these takes a while; None: not this time. Entries: see sim.census.
     objects: float | None = None
     entries: Counter[str] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The inverse of :meth:`parse`."""
+        return {name.name: getattr(self, name.name) for name in fields(self)}
+
+    @classmethod
+    def parse(cls, told: Mapping[str, Any], begin_s: float) -> Reading:
+        """From JSON; times are counted from ``begin_s``."""
+        entries = None if told["entries"] is None else Counter[str](told["entries"])
+        return cls(**{**told, "time_s": told["time_s"] - begin_s, "entries": entries})
 
 
 def read(
@@ -85,8 +104,6 @@ class Track:
     """All readings of one process."""
 
     name: str
-    #: How many ranks the process has.
-    ranks: int
     measures: dict[str, Series] = field(default_factory=lambda: {name: Series() for name in ALLOWED})
     entries: dict[str, Series] = field(default_factory=dict)
 
@@ -119,6 +136,7 @@ class Track:
     def _allowance(self, name: str) -> Allowance:
         if name not in LIMITED:
             return ALLOWED.get(name, ENTRIES)
-        limit = LIMITED[name] * self.ranks
-        left = limit - max(self.entries[name].values, default=0.0)
-        return Allowance(left, 0.0, f"it keeps the latest {LIMITED[name]:,} of each rank, and no more")
+        each, holders = LIMITED[name]
+        limit = each if holders is None else each * self.entries[holders].values[-1]
+        left = limit - self.entries[name].values[-1]
+        return Allowance(left, 0.0, f"it keeps the latest {each:,}, and no more")

@@ -45,7 +45,7 @@ CHUNK_BYTES: Final = 4096
 #: No call moves more.
 BYTES_MAX: Final = 256 << 10
 #: A rank computes for up to so long before each round.
-PAUSE_S: Final = 0.8
+PAUSE_S: Final = 3.0
 #: Faults of one draw begin within so long; the next are drawn when all of these are over.
 SPELL_S: Final = 4.0
 OUTAGES_SHARE: Final = 0.25
@@ -113,7 +113,7 @@ class Soak:
         self._last_s = 0.0
         self._tally = rounds.Tally()
         self._faults: Counter[str] = Counter()
-        self.track = Track("all ranks", RANKS)
+        self.track = Track("all ranks")
 
     async def run(self) -> None:
         """From the first connection to the silence after the last."""
