@@ -22,8 +22,8 @@ from r2ccl.transport.interface import Connection
 #: takes besides its bytes.
 STRANGERS_BYTES_MAX = 64 << 20
 STRANGER_BYTES = 512
-#: Communicators and channels that are remembered after their end, for what is late: a chunk in the buffer of a peer that was
-#: stopped, a goodbye that is said again after a minute. With ten made and ended a second that is most of an hour.
+#: Communicators and channels that are remembered after their end, for what is late: a chunk in the buffer of a peer
+#: that was stopped, a goodbye that is said again after a minute. With ten ended a second that is most of an hour.
 RETIRED_MAX = 1 << 15
 
 

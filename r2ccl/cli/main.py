@@ -12,6 +12,7 @@ from r2ccl.cli.bench import BENCH_HELP, bench_command
 from r2ccl.cli.demo import demo_command
 from r2ccl.cli.faults import FAULTS_HELP, faults_command
 from r2ccl.cli.info import INFO_HELP, info_command
+from r2ccl.cli.soak import SOAK_HELP, soak_command
 from r2ccl.errors import R2cclError
 
 app = typer.Typer(
@@ -73,6 +74,7 @@ app.command("demo")(demo_command)
 app.command("info", help=INFO_HELP)(info_command)
 app.command("bench", help=BENCH_HELP, no_args_is_help=True)(bench_command)
 app.command("faults", help=FAULTS_HELP)(faults_command)
+app.command("soak", help=SOAK_HELP)(soak_command)
 
 
 def main() -> None:

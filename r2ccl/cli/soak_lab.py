@@ -9,9 +9,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from r2ccl.cli.demo_ranks import RankFailed, RankProgram
@@ -23,49 +22,35 @@ from r2ccl.cli.faults_trial import Watch, running, why
 from r2ccl.cli.soak_storm import EVERY_S, Storm, Trouble
 from r2ccl.clock import MonotonicClock
 from r2ccl.sim.gauges import Reading, Track
+from r2ccl.sim.soaked import Soaked
 
 if TYPE_CHECKING:
     from r2ccl.lab import Lab
 
 #: After the last fault ranks work on for so long; before they end, they look for what did not come back or is kept.
 CALM_S: Final = 2.0
-#: Of what was found wrong.
+#: Of the latest faults, and of what was found wrong.
+STORY_LINES: Final = 20
 COMPLAINTS_MAX: Final = 50
-#: Told how far it is: seconds, operations, faults, things found wrong.
-Progress = Callable[[float, int, int, int], None]
-
-
-@dataclass(slots=True)
-class LabSoaked:
-    """What came of it."""
-
-    seconds: float = 0.0
-    operations: int = 0
-    rounds: int = 0
-    resent_bytes: int = 0
-    #: By kind; and those after which a rank recorded that a link was lost.
-    faults: Counter[str] = field(default_factory=Counter)
-    links_lost: int = 0
-    complaints: list[str] = field(default_factory=list)
-    #: The latest faults before something was found wrong.
-    story: list[str] = field(default_factory=list)
-    #: By rank. Times are seconds since the ranks were ready.
-    tracks: list[Track] = field(default_factory=list)
+#: Told how far it is, again and again.
+Progress = Callable[[Soaked], None]
 
 
 class Listener:
     """Takes in what ranks say, and compares what all must have alike."""
 
-    def __init__(self, soaked: LabSoaked, ranks: int, begin_s: float) -> None:
+    def __init__(self, soaked: Soaked, ranks: int, begin_s: float) -> None:
         self._soaked = soaked
         self._ranks = ranks
         self._begin_s = begin_s
         #: Rounds that not all ranks have ended -> digests, by rank.
         self._open: dict[int, dict[int, str]] = {}
+        self._failovers = [0] * ranks
         soaked.tracks = [Track(f"rank {rank}") for rank in range(ranks)]
 
     def take(self, rank: int, told: Mapping[str, Any]) -> None:
         """What a rank said under ``soak``."""
+        self._failovers[rank] = told["failovers"]
         for text in told["complaints"]:
             self._complain(text)
         for number, digest in told["rounds"]:
@@ -78,6 +63,10 @@ class Listener:
                     self._complain(f"round {number}: ranks do not have the same bits: {digests}")
         if "reading" in told:
             self._soaked.tracks[rank].add(Reading.parse(told["reading"], self._begin_s))
+
+    def failovers(self) -> int:
+        """Of all ranks."""
+        return sum(self._failovers)
 
     def _complain(self, text: str) -> None:
         if len(self._soaked.complaints) < COMPLAINTS_MAX:
@@ -118,9 +107,9 @@ def soak_program(seed: int) -> RankProgram:
     return program
 
 
-def play(lab: Lab, seed: int, seconds: float, progress: Progress = lambda *_: None) -> LabSoaked:
+def play(lab: Lab, seed: int, seconds: float, progress: Progress = lambda *_: None) -> Soaked:
     """One soak. What goes wrong is among the complaints."""
-    soaked = LabSoaked()
+    soaked = Soaked()
     hosts = Hosts(lab, QUICK_RETURN)
     try:
         with running(hosts, soak_program(seed)) as watch:
@@ -129,22 +118,24 @@ def play(lab: Lab, seed: int, seconds: float, progress: Progress = lambda *_: No
 
             def look() -> None:
                 _look(soaked, listener, watch)
-                progress(MonotonicClock.now() - begin_s, soaked.operations, soaked.faults.total(), len(soaked.complaints))
+                soaked.seconds = soaked.real_s = MonotonicClock.now() - begin_s
+                progress(soaked)
 
             try:
-                _storm(hosts, watch, Storm(random.Random(f"storm of {seed}"), lab.hosts, lab.nics), soaked, seconds, look)
+                _storm(
+                    hosts, watch, Storm(random.Random(f"storm of {seed}"), lab.hosts, lab.nics), soaked, seconds, look
+                )
                 watch.until(MonotonicClock.now() + CALM_S)
                 watch.ranks.stop()
             except RankFailed as failed:
                 soaked.complaints += [why(watch, failed), str(failed)]
             look()
-            soaked.seconds = MonotonicClock.now() - begin_s
     except RankFailed as failed:
         soaked.complaints.append(str(failed))
     return soaked
 
 
-def _look(soaked: LabSoaked, listener: Listener, watch: Watch) -> None:
+def _look(soaked: Soaked, listener: Listener, watch: Watch) -> None:
     for rank in watch.ranks.all:
         told, rank.more = rank.more, []
         for one in told:
@@ -152,15 +143,14 @@ def _look(soaked: LabSoaked, listener: Listener, watch: Watch) -> None:
         rank.record.arrivals.clear()
     soaked.operations = watch.ranks.operations
     soaked.resent_bytes = sum(record.resent_bytes for record in watch.ranks.records)
-    soaked.links_lost += sum(one.name == "link" and "UP->DOWN" in one.text for one in watch.happenings)
+    soaked.failovers = listener.failovers()
     watch.happenings.clear()
 
 
-def _storm(
-    hosts: Hosts, watch: Watch, storm: Storm, soaked: LabSoaked, seconds: float, look: Callable[[], None]
-) -> None:
+def _storm(hosts: Hosts, watch: Watch, storm: Storm, soaked: Soaked, seconds: float, look: Callable[[], None]) -> None:
     """A fault every second, until the time is over or something was found wrong; the last one healed."""
     steps = _Steps(hosts)
+    latest: deque[str] = deque(maxlen=STORY_LINES)
     next_s = MonotonicClock.now()
     end_s = next_s + seconds
     while not soaked.complaints:
@@ -173,7 +163,8 @@ def _storm(
             if (trouble := storm.draw(now)) is not None:
                 steps.add(trouble)
                 soaked.faults[trouble.key] += 1
-                soaked.story = [*soaked.story[-19:], f"{seconds - (end_s - now):8.2f} s  {trouble}"]
+                latest.append(f"{seconds - (end_s - now):8.2f} s  {trouble}")
+                soaked.story = "\n".join(latest)
         watch.until(min(steps.next_s, next_s, end_s))
         look()
     while steps.next_s < float("inf"):

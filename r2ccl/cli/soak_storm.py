@@ -37,6 +37,14 @@ WEIGHTS: Final = MappingProxyType(
         "address": 8, "two-nics": 16, "stopped": 8, OUTAGE: 8,
     }
 )  # fmt: skip
+#: In words, for the report.
+TITLES: Final = MappingProxyType(
+    {key: fault.title for key, fault in FAULTS.items() if key in WEIGHTS}
+    | {
+        "flaps": "3 to 8 flaps", "address": "address taken", "stopped": "process stopped for a moment",
+        OUTAGE: "a host loses all its NICs for a moment",
+    }
+)  # fmt: skip
 #: They slow a path down, or a process; no link is lost by them, or need not be.
 _SOFT: Final = frozenset(("slow", "loss"))
 

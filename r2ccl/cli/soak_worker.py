@@ -82,12 +82,14 @@ class SoakWorker(Worker):
     async def _settle(self) -> None:
         """All is healed: links come back, and nothing may be kept. All ranks look for the same time, because what one
         calls next is kept by another that looks for longer."""
-        begin_s = MonotonicClock.now()
-        while (left := self._left()) and MonotonicClock.now() < begin_s + SETTLE_WITHIN_S:
+        end_s = MonotonicClock.now() + SETTLE_WITHIN_S + SKEW_S
+        for _ in range(int(SETTLE_WITHIN_S / LOOK_EVERY_S)):
+            if not self._left():
+                break
             await asyncio.sleep(LOOK_EVERY_S)
-        for text in left:
+        for text in self._left():
             self._complaints.add(text)
-        await asyncio.sleep(begin_s + SETTLE_WITHIN_S + SKEW_S - MonotonicClock.now())
+        await asyncio.sleep(max(0.0, end_s - MonotonicClock.now()))
         # Whoever is first must not say goodbye while another still looks.
         await self._comm.barrier()
 
@@ -99,7 +101,7 @@ class SoakWorker(Worker):
         texts = self._complaints.texts[self._told :]
         self._told += len(texts)
         over, self._over = self._over, []
-        told: dict[str, object] = {"complaints": texts, "rounds": over}
+        told: dict[str, object] = {"complaints": texts, "rounds": over, "failovers": self._comm.counters.failovers}
         now = MonotonicClock.now()
         if now >= self._next_reading_s:
             self._next_reading_s = now + READ_EVERY_S

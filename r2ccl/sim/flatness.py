@@ -87,9 +87,7 @@ def _blocks(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[
     return np.array([np.median(stretch) for stretch in stretches])
 
 
-def _slope(
-    x: np.ndarray[tuple[int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> float:
+def _slope(x: np.ndarray[tuple[int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     one, other = np.triu_indices(len(x), 1)
     apart = x[other] - x[one]
     return float(np.median((y[other] - y[one])[apart > 0] / apart[apart > 0])) if np.any(apart > 0) else 0.0

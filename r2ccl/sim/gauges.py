@@ -71,9 +71,7 @@ class Reading:
         return cls(**{**told, "time_s": told["time_s"] - begin_s, "entries": entries})
 
 
-def read(
-    now: float, runtimes: Iterable[Runtime], process: psutil.Process, timers: int, *, counts: bool
-) -> Reading:
+def read(now: float, runtimes: Iterable[Runtime], process: psutil.Process, timers: int, *, counts: bool) -> Reading:
     """Measure this process. ``timers`` are for the caller to count. ``counts``: objects and entries, too."""
     return Reading(
         now,

@@ -1,9 +1,9 @@
 """Work without end for a job: rounds of calls, drawn from a seed and a number, every element of every result compared.
 
 A round is a program of mixed collectives, batches, objects and messages in the communicator of all ranks, and in some
-rounds at the same time others in groups made for it, by ``split`` or ``new_group``, which are closed in the end. What is
-right is known from the draw alone, as in the swarm; nothing is remembered from round to round, so it may go on for ever.
-The ranks may be simulated or processes of their own: each needs its handle and nothing else.
+rounds at the same time others in groups made for it, by ``split`` or ``new_group``, which are closed in the end. What
+is right is known from the draw alone, as in the swarm; nothing is remembered from round to round, so it may go on for
+ever. The ranks may be simulated or processes of their own: each needs its handle and nothing else.
 
 Between two rounds all ranks must have met, or a message to any could be taken for one of the round before.
 """
@@ -70,7 +70,8 @@ def draw_round(seed: int, number: int, ranks: int, chunk_bytes: int, bytes_max: 
     its calls for ever never fills its caches of plans, and what they still take would hide what leaks."""
     rng = random.Random(f"round {number % PROGRAMS} of {seed}")
     everybody = tuple(range(ranks))
-    members, colors = [everybody], ()
+    members = [everybody]
+    colors: tuple[int | None, ...] = ()
     if rng.random() < GROUPS_SHARE:
         if rng.random() < SPLIT_SHARE:
             colors = tuple(rng.choice((0, 0, 1, None)) for _ in everybody)
@@ -80,9 +81,7 @@ def draw_round(seed: int, number: int, ranks: int, chunk_bytes: int, bytes_max: 
             ]
         else:
             members.append(tuple(sorted(rng.sample(everybody, rng.randint(1, ranks)))))
-    teams = tuple(
-        Team(those, Programs(rng, len(those), chunk_bytes, WORK, bytes_max).program()) for those in members
-    )
+    teams = tuple(Team(those, Programs(rng, len(those), chunk_bytes, WORK, bytes_max).program()) for those in members)
     payloads = random.Random(f"payloads of {number} of {seed}").getrandbits(48)
     return Round(number, payloads, teams, rng.choice(IN_FLIGHT), colors)
 
@@ -156,7 +155,9 @@ class Player:
 
     async def _end(self, communicator: int, handle: Communicator, number: int, started: list[Started]) -> None:
         for one in started:
-            where = f"rank {handle.rank} communicator {communicator} round {self._drawn.number} call {number} {one.call}"
+            where = (
+                f"rank {handle.rank} communicator {communicator} round {self._drawn.number} call {number} {one.call}"
+            )
             try:
                 returned = await one.work
             except R2cclError as error:

@@ -6,17 +6,14 @@ are, a few seconds' worth at a time, each time under a promise of its own (paths
 grace time), so that no operation may fail. Once a virtual second all is measured (sim.gauges). In the end everything
 heals, all links come back, and nothing may be kept or left open.
 
-    python -m r2ccl.sim.soak --seconds 3600 --seed 7
+    r2ccl soak --seconds 0 --virtual-seconds 3600 --seed 7
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import dataclasses
 import gc
 import random
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,6 +33,7 @@ from r2ccl.sim.gauges import Track, read
 from r2ccl.sim.history import History, ToldLog
 from r2ccl.sim.injector import Injector
 from r2ccl.sim.loop import SimClock
+from r2ccl.sim.soaked import Soaked
 from r2ccl.sim.world import Shape, World
 from r2ccl.transport.memory import MemoryDevice
 from r2ccl.transport.memory_path import Model
@@ -60,25 +58,8 @@ SILENCE_AFTER_S: Final = 300.0
 LOOK_EVERY_S: Final = 0.1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Soaked:
-    """What came of it."""
-
-    virtual_s: float
-    real_s: float
-    rounds: int
-    operations: int
-    faults: Counter[str]
-    failovers: int
-    resent_chunks: int
-    complaints: tuple[str, ...]
-    #: The latest events of every rank, where there are complaints.
-    story: str
-    track: Track
-
-
-#: Told the virtual time and the number of operations, once a virtual second.
-Progress = Callable[[float, int], None]
+#: Told how far it is, once a virtual second.
+Progress = Callable[[Soaked], None]
 
 
 def shape() -> Shape:
@@ -109,11 +90,8 @@ class Soak:
         self._answers: dict[int, tuple[rounds.Round, Answers]] = {}
         self._left: Counter[int] = Counter()
         self._is_over = False
-        self._rounds = 0
-        self._last_s = 0.0
         self._tally = rounds.Tally()
-        self._faults: Counter[str] = Counter()
-        self.track = Track("all ranks")
+        self.soaked = Soaked(complaints=self.complaints.texts, tracks=[Track("all ranks")])
 
     async def run(self) -> None:
         """From the first connection to the silence after the last."""
@@ -144,7 +122,7 @@ class Soak:
             promise = Promise.OUTAGE if rng.random() < OUTAGES_SHARE else Promise.PATHS
             faults = draw_faults(rng, self._world.shape, promise, SPELL_S, lasting=rng.random() < 0.2)
             self._injector.arm(faults)
-            self._faults.update(fault.kind.value for fault in faults)
+            self.soaked.faults.update(fault.kind.value for fault in faults)
             await asyncio.sleep(self._lasts_s(faults) + rng.uniform(CALM_S, 2 * CALM_S))
 
     @staticmethod
@@ -185,7 +163,7 @@ class Soak:
         self._left[number] += 1
         if self._left[number] == RANKS:
             del self._left[number], self._answers[number]
-            self._rounds += 1
+            self.soaked.rounds += 1
 
     async def _measure(self) -> None:
         count = 0
@@ -196,9 +174,11 @@ class Soak:
             if is_full:
                 gc.collect()
             set_timers = sum(not timer.cancelled() for timer in timers)
-            self.track.add(read(self._loop.time(), self._world.runtimes, self._process, set_timers, counts=is_full))
-            self._last_s = self._loop.time()
-            self._progress(self._last_s, self._tally.operations)
+            self.soaked.tracks[0].add(
+                read(self._loop.time(), self._world.runtimes, self._process, set_timers, counts=is_full)
+            )
+            self._count()
+            self._progress(self.soaked)
             count += 1
 
     # The end.
@@ -210,29 +190,28 @@ class Soak:
         return [text for runtime in self._world.runtimes for text in kept(runtime)]
 
     async def _until_nothing(self, left: Callable[[], list[str]], within_s: float) -> None:
-        deadline = self._loop.time() + within_s
-        while left() and self._loop.time() < deadline:
+        for _ in range(int(within_s / LOOK_EVERY_S)):
+            if not left():
+                return
             await asyncio.sleep(LOOK_EVERY_S)
         for text in left():
             self.complaints.add(text)
+
+    def _count(self) -> None:
+        counters = [runtime.shared.counters for runtime in self._world.runtimes]
+        totals = [each.snapshot()["total"] for each in counters]
+        self.soaked.seconds = self._loop.time()
+        self.soaked.operations = self._tally.operations
+        self.soaked.failovers = sum(each.failovers for each in counters)
+        self.soaked.resent_bytes = sum(total["resent_bytes"] for total in totals if isinstance(total, dict))
 
     def outcome(self, failure: str, real_s: float) -> Soaked:
         """What came of it; ``failure``: the traceback of what escaped."""
         if failure:
             self.complaints.add(failure)
-        totals = [runtime.shared.counters.snapshot()["total"] for runtime in self._world.runtimes]
-        return Soaked(
-            virtual_s=self._last_s,
-            real_s=real_s,
-            rounds=self._rounds,
-            operations=self._tally.operations,
-            faults=self._faults,
-            failovers=sum(runtime.shared.counters.failovers for runtime in self._world.runtimes),
-            resent_chunks=sum(total["resent_chunks"] for total in totals if isinstance(total, dict)),
-            complaints=tuple(self.complaints.texts),
-            story=self._history.story() if self.complaints.texts else "",
-            track=self.track,
-        )
+        self.soaked.real_s = real_s
+        self.soaked.story = self._history.story() if self.complaints.texts else ""
+        return self.soaked
 
 
 def run(seed: int, seconds: float, progress: Progress = lambda *_: None) -> Soaked:
@@ -250,32 +229,3 @@ def run(seed: int, seconds: float, progress: Progress = lambda *_: None) -> Soak
     except Exception:  # noqa: BLE001 - whatever escapes from a world is what it is run for, and is told
         failure = traceback.format_exc()
     return soaks[0].outcome(failure, MonotonicClock.now() - begin_s)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command, for when ``r2ccl soak`` says that the virtual part failed. 1 if anything did."""
-    parser = argparse.ArgumentParser(prog="python -m r2ccl.sim.soak", description="Soak one simulated world.")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="of virtual time (default 3600)")
-    parser.add_argument("--seed", type=int, default=0, help="draws work and faults (default 0)")
-    options = parser.parse_args(arguments)
-
-    def show(now: float, operations: int) -> None:
-        if sys.stderr.isatty() or now % 60 < 1:
-            print(f"{now:6.0f} s, {operations} operations", file=sys.stderr, flush=True)
-
-    soaked = run(options.seed, options.seconds, show)
-    print(
-        f"{soaked.virtual_s:.0f} virtual seconds in {soaked.real_s:.0f} s: {soaked.rounds} rounds, "
-        f"{soaked.operations} operations, {soaked.faults.total()} faults, {soaked.failovers} failovers"
-    )
-    verdicts = soaked.track.verdicts() if soaked.track.is_long_enough else {}
-    for name, verdict in verdicts.items():
-        print(f"{'' if verdict.is_flat else 'GROWS '}{name}: {verdict}")
-    for text in soaked.complaints:
-        print(text)
-    print(soaked.story)
-    return 1 if soaked.complaints or not all(verdict.is_flat for verdict in verdicts.values()) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
