@@ -30,6 +30,8 @@ HOSTS_MIN, NICS_MIN = 2, 2
 REAL_SHARE: Final = 0.15
 #: Of ranks that start, and of the end.
 AROUND_S: Final = 20.0
+#: Of progress for each part, where there is no terminal.
+LINES: Final = 20
 
 SOAK_HELP = """Break the network again and again for a long time, and see whether anything is lost or leaks.
 
@@ -68,23 +70,42 @@ def perform(
 ) -> dict[str, Soaked]:
     """The parts that are wanted, by name."""
     parts: dict[str, Soaked] = {}
-    virtual_share = virtual_seconds * REAL_SHARE
     lab_s = seconds + AROUND_S if seconds else 0.0
-    with Meter(console, virtual_share + lab_s) as meter:
+    with Meter(console, lab_s + virtual_seconds * REAL_SHARE) as meter:
         if seconds:
-
-            def in_lab(soaked: Soaked) -> None:
-                meter.tell(f"lab: {_so_far(soaked)}", soaked.seconds)
-
-            parts["lab"] = _in_lab(seed, seconds, lab, in_lab)
+            teller = Teller(meter, console, "lab", 0.0, 1.0, seconds)
+            parts["lab"] = _in_lab(seed, seconds, lab, teller.tell)
         if virtual_seconds:
             from r2ccl.sim import soak  # not at the top: it is not wanted always
 
-            def in_virtual_time(soaked: Soaked) -> None:
-                meter.tell(f"virtual time: {_so_far(soaked)}", lab_s + soaked.seconds * REAL_SHARE)
-
-            parts["virtual"] = soak.run(seed, virtual_seconds, in_virtual_time)
+            teller = Teller(meter, console, "virtual time", lab_s, REAL_SHARE, virtual_seconds)
+            parts["virtual"] = soak.run(seed, virtual_seconds, teller.tell)
     return parts
+
+
+class Teller:
+    """Tells how far a part is: all the time on a terminal, else now and then."""
+
+    def __init__(
+        self, meter: Meter, console: Console, name: str, from_s: float, real_share: float, seconds: float
+    ) -> None:
+        self._meter = meter
+        self._name = name
+        self._from_s = from_s
+        self._real_share = real_share
+        self._every_s = 0.0 if console.is_terminal else seconds / LINES
+        self._next_s = 0.0
+
+    def tell(self, soaked: Soaked) -> None:
+        """So far."""
+        if soaked.seconds < self._next_s:
+            return
+        self._next_s = soaked.seconds + self._every_s
+        what = (
+            f"{self._name}: {soaked.seconds:,.0f} s, {soaked.faults.total():,} faults, {soaked.operations:,} "
+            f"operations, {len(soaked.complaints)} wrong"
+        )
+        self._meter.tell(what, self._from_s + soaked.seconds * self._real_share)
 
 
 def _in_lab(seed: int, seconds: float, shape: tuple[int, int, float], progress: Callable[[Soaked], None]) -> Soaked:
@@ -94,13 +115,6 @@ def _in_lab(seed: int, seconds: float, shape: tuple[int, int, float], progress: 
     hosts, nics, rate = shape
     with Lab(hosts=hosts, nics=nics, rate_mbit_s=rate, name="soak") as lab:
         return soak_lab.play(lab, seed, seconds, progress)
-
-
-def _so_far(soaked: Soaked) -> str:
-    return (
-        f"{soaked.seconds:,.0f} s, {soaked.faults.total():,} faults, {soaked.operations:,} operations, "
-        f"{len(soaked.complaints)} wrong"
-    )
 
 
 def as_json(seed: int, again: str, parts: dict[str, Soaked]) -> dict[str, Any]:

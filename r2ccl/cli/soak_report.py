@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from r2ccl.cli.soak_storm import TITLES
-from r2ccl.sim.flatness import Verdict
-from r2ccl.sim.gauges import ALLOWED, MIB
+from r2ccl.sim.flatness import Allowance, Verdict
+from r2ccl.sim.gauges import ALLOWED, ENTRIES, MIB
 from r2ccl.sim.soaked import JUDGED_FROM_S, Soaked
 
 _HEAD: Final = """# Soak
@@ -30,12 +30,13 @@ back is watched. At the end all links must have come back, and nothing may be ow
 _FLAT: Final = """
 ## What flat means
 
+"""
+_FLAT_TEXT: Final = """
 Each measure is read once a second. A process rises while its caches fill, so only the second half counts. Its growth
-there is the median of the slopes between every two points, times the time, and must stay below what means nothing:
-{allowances}; besides, what the measure's own swings may add up to by chance. Entries of every collection that the
-runtime's objects hold are counted, too, by class and attribute, and each kind may grow by 24 and 5 % of its level;
-tables that keep the latest of something up to a limit are held to that limit instead. In less than {judged_s:.0f} s
-only descriptors, tasks and timers are judged.
+there is the median of the slopes between every two points, times the time, and must stay below what means nothing, and
+what the measure's own swings may add up to by chance. Entries of every collection that the runtime's objects hold are
+counted, too, by class and attribute; tables that keep the latest of something up to a limit are held to that limit
+instead. In less than {judged_s:.0f} s only descriptors, tasks and timers are judged. What means nothing:
 """
 
 _HEADINGS: Final = ("process", "measure", "start", "middle", "end", "growth in the second half", "allowed", "flat")
@@ -48,8 +49,9 @@ def page(parts: Mapping[str, Soaked], facts: Mapping[str, Any], command: str, pi
         text += f"\n## {title}\n\n{summary(soaked)}\n{_problems(soaked)}{_faults(soaked)}{_measures(soaked)}"
     if picture is not None:
         text += f"\n![What each process keeps, over time]({picture})\n"
-    allowances = ", ".join(_allowance(name) for name in ALLOWED)
-    return text + _FLAT.format(allowances=allowances, judged_s=JUDGED_FROM_S)
+    allowances = [*(_allowance(name, ALLOWED[name]) for name in ALLOWED), _allowance("entries of each kind", ENTRIES)]
+    bullets = "".join(f"* {allowance}\n" for allowance in allowances)
+    return text + _FLAT + _wrapped(_FLAT_TEXT.format(judged_s=JUDGED_FROM_S)) + "\n" + bullets
 
 
 def summary(soaked: Soaked) -> str:
@@ -93,11 +95,10 @@ def _figures(name: str, verdict: Verdict) -> list[str]:
     return [f"{value:,.0f}" for value in values]
 
 
-def _allowance(name: str) -> str:
-    allowance = ALLOWED[name]
+def _allowance(name: str, allowance: Allowance) -> str:
     amount = f"{allowance.amount / MIB:.0f} MiB" if name == "memory" else f"{allowance.amount:,.0f}"
-    share = f" and {100 * allowance.share:.0f} % of its level" if allowance.share else ""
-    return f"{name} {amount}{share} ({allowance.why})"
+    share = f" and {100 * allowance.share:.0f} % of the level" if allowance.share else ""
+    return f"{name}: {amount}{share}: {allowance.why}"
 
 
 def _where(facts: Mapping[str, Any]) -> str:
