@@ -173,7 +173,7 @@ class Courier:
     def acknowledged(self, peer: int, ack: Ack) -> None:
         """An acknowledgement arrived, on whatever path."""
         entered = max(ack.completed, ack.entered)
-        if entered:
+        if entered and ack.communicator in self.peers:  # else a goodbye that is said again after all have left
             self.peer_entered(peer, ack.communicator, entered - 1)
         self._settle(peer, self.outboxes[peer].acknowledged(ack))
 

@@ -9,7 +9,7 @@ import asyncio
 import gc
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
@@ -73,7 +73,7 @@ class Reading:
         return cls(**{**told, "time_s": told["time_s"] - begin_s, "entries": entries})
 
 
-def read(now: float, runtimes: Iterable[Runtime], process: psutil.Process, timers: int, *, counts: bool) -> Reading:
+def read(now: float, runtimes: Sequence[Runtime], process: psutil.Process, timers: int, *, counts: bool) -> Reading:
     """Measure this process. ``timers`` are for the caller to count. ``counts``: objects and entries, too."""
     return Reading(
         now,
@@ -82,8 +82,14 @@ def read(now: float, runtimes: Iterable[Runtime], process: psutil.Process, timer
         len(asyncio.all_tasks()),
         timers,
         len(gc.get_objects()) if counts else None,
-        census(runtimes) if counts else None,
+        census(runtimes) + timers_by_purpose(runtimes) if counts else None,
     )
+
+
+def timers_by_purpose(runtimes: Iterable[Runtime]) -> Counter[str]:
+    """How many timers the actors have set, by what they will call."""
+    waiting = [timer for runtime in runtimes for timer in runtime.shared.timers._waiting]
+    return Counter(f"timer {getattr(timer._function, '__qualname__', 'of others')}" for timer in waiting)
 
 
 @dataclass(slots=True)
@@ -134,9 +140,9 @@ class Track:
         }
 
     def _allowance(self, name: str) -> Allowance:
-        if name not in LIMITED:
+        each, holders = LIMITED.get(name, (0, name))
+        if not each or (holders is not None and holders not in self.entries):
             return ALLOWED.get(name, ENTRIES)
-        each, holders = LIMITED[name]
         limit = each if holders is None else each * self.entries[holders].values[-1]
-        left = limit - self.entries[name].values[-1]
-        return Allowance(left, 0.0, f"it keeps the latest {each:,}, and no more")
+        values = self.entries[name].values
+        return Allowance(limit - values[len(values) // 2], 0.0, f"it keeps the latest {each:,}, and no more")

@@ -10,9 +10,10 @@ import pytest
 
 from r2ccl.communicator import Communicator
 from r2ccl.errors import PeerLost
+from r2ccl.protocol.wire import Kind
 from r2ccl.sim.world import World
 from r2ccl.vocabulary import ANY
-from tests.simulated import simulate
+from tests.simulated import simulate, together
 
 MESSAGES = 4
 
@@ -76,5 +77,29 @@ def test_a_receive_from_any_still_hears_that_all_have_left() -> None:
         with pytest.raises(PeerLost, match="they closed"):
             async with asyncio.timeout(5):
                 await receive
+
+    simulate(story)
+
+
+def test_a_goodbye_that_is_said_again_after_all_have_left_leaves_nothing() -> None:
+    """It was taken for news of a communicator that is known, and left an entry for ever: one for each goodbye that was
+    lost with its path."""
+
+    async def story(world: World) -> None:
+        async def use(comm: Communicator) -> int:
+            group = await comm.new_group([0, 1])
+            await group.all_reduce(np.ones(10))
+            number = group._coordinator.communicator
+            await group.close()
+            return number
+
+        number, _ = await together(world, use)
+        await asyncio.sleep(1.0)
+        (runtime, _), (_, other) = world.runtimes, world.runtimes
+        assert number not in runtime.communicators.coordinators
+        assert number not in runtime.courier.outboxes[1]._entered
+        other.courier.tell(0, Kind.GOODBYE, [number, 1, 0])
+        await asyncio.sleep(1.0)
+        assert number not in runtime.courier.outboxes[1]._entered
 
     simulate(story)

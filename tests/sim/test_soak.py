@@ -168,7 +168,7 @@ def test_a_short_soak_judges_what_is_flat_from_the_start_and_no_more():
 def test_a_table_with_a_limit_may_grow_up_to_it():
     name = "ArrivalsDesk._retired"
     assert Soaked(seconds=600.0, tracks=[track_of(600, **{name: 5.0})]).is_good
-    too_many = gauges.RETIRED_MAX / 500
+    too_many = gauges.RETIRED_MAX / 500  # a second
     assert not Soaked(seconds=600.0, tracks=[track_of(600, **{name: too_many})]).is_good
 
 
