@@ -89,7 +89,7 @@ def test_a_goodbye_that_is_said_again_after_all_have_left_leaves_nothing() -> No
         async def use(comm: Communicator) -> int:
             group = await comm.new_group([0, 1])
             await group.all_reduce(np.ones(10))
-            number = group._coordinator.communicator
+            number: int = group._coordinator.communicator
             await group.close()
             return number
 

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from r2ccl.actors import arrivals
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator
-from r2ccl.sim import gauges, rounds, soak
+from r2ccl.sim import rounds, soak
 from r2ccl.sim.checkers import Complaints
 from r2ccl.sim.gauges import Reading, Track
 from r2ccl.sim.history import History
+from r2ccl.sim.performance import Room
 from r2ccl.sim.soaked import JUDGED_FROM_S, Soaked
 from r2ccl.sim.world import World
 from tests.simulated import simulate
@@ -112,7 +114,7 @@ def test_memory_that_is_written_after_it_was_given_back_is_found():
     complaints = Complaints(History(MonotonicClock()))
     one = drawn(0)
     player = rounds.Player(one, rounds.answers_of(one, complaints), complaints, rounds.Tally())
-    room = rounds.Room(np.zeros(4))
+    room = Room(np.zeros(4))
     room.rewrite()
     player._given_back.append(("here", room))
     player.look_back()
@@ -168,7 +170,7 @@ def test_a_short_soak_judges_what_is_flat_from_the_start_and_no_more():
 def test_a_table_with_a_limit_may_grow_up_to_it():
     name = "ArrivalsDesk._retired"
     assert Soaked(seconds=600.0, tracks=[track_of(600, **{name: 5.0})]).is_good
-    too_many = gauges.RETIRED_MAX / 500  # a second
+    too_many = arrivals.RETIRED_MAX / 500  # a second
     assert not Soaked(seconds=600.0, tracks=[track_of(600, **{name: too_many})]).is_good
 
 
@@ -190,7 +192,9 @@ def test_ended_communicators_are_remembered_up_to_a_limit(monkeypatch: pytest.Mo
     """They never were forgotten: a job that makes groups for ever would have kept them all."""
     monkeypatch.setattr("r2ccl.actors.arrivals.RETIRED_MAX", 3)
     desk = ArrivalsDesk.__new__(ArrivalsDesk)
-    desk._inboxes, desk._retired = dict.fromkeys(range(5)), {}  # type: ignore[arg-type]
+    desk._retired = {}
+    inboxes: Any = dict.fromkeys(range(5))
+    desk._inboxes = inboxes
     for number in range(5):
         desk.retire(number)
     assert [number for number in range(5) if desk.is_retired(number)] == [2, 3, 4]
