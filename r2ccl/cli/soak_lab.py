@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: After the last fault ranks work on for so long; before they end, they look for what did not come back or is kept.
 CALM_S: Final = 2.0
+#: Longer than any fault and all that follows it, also where many share the machine.
+STANDSTILL_S: Final = 60.0
 #: Of the latest faults, and of what was found wrong.
 STORY_LINES: Final = 20
 COMPLAINTS_MAX: Final = 50
@@ -46,6 +48,7 @@ class Listener:
         #: Rounds that not all ranks have ended -> digests, by rank.
         self._open: dict[int, dict[int, str]] = {}
         self._failovers = [0] * ranks
+        self._moved_at_s = begin_s
         soaked.tracks = [Track(f"rank {rank}") for rank in range(ranks)]
 
     def take(self, rank: int, told: Mapping[str, Any]) -> None:
@@ -63,6 +66,13 @@ class Listener:
                     self._complain(f"round {number}: ranks do not have the same bits: {digests}")
         if "reading" in told:
             self._soaked.tracks[rank].add(Reading.parse(told["reading"], self._begin_s))
+
+    def count(self, operations: int, now: float) -> None:
+        """So many have ended on every rank by now: if there are no more for long, nobody goes on."""
+        if operations > self._soaked.operations:
+            self._soaked.operations, self._moved_at_s = operations, now
+        elif now - self._moved_at_s > STANDSTILL_S and not self._soaked.complaints:
+            self._complain(f"no operation ended on all ranks for {STANDSTILL_S:g} s")
 
     def failovers(self) -> int:
         """Of all ranks."""
@@ -141,7 +151,7 @@ def _look(soaked: Soaked, listener: Listener, watch: Watch) -> None:
         for one in told:
             listener.take(rank.number, one)
         rank.record.arrivals.clear()
-    soaked.operations = watch.ranks.operations
+    listener.count(watch.ranks.operations, MonotonicClock.now())
     soaked.resent_bytes = sum(record.resent_bytes for record in watch.ranks.records)
     soaked.failovers = listener.failovers()
     watch.happenings.clear()

@@ -10,7 +10,7 @@ from r2ccl.sim.flatness import Verdict
 from r2ccl.sim.gauges import ALLOWED, Track
 
 #: In less time caches and pools are still filling: what a process keeps is shown then, and not judged.
-JUDGED_FROM_S: Final = 180.0
+JUDGED_FROM_S: Final = 500.0
 #: These are flat from the first second on, or should be.
 ALWAYS_JUDGED: Final = ("descriptors", "tasks", "timers")
 

@@ -26,7 +26,7 @@ def said(rounds: list[tuple[int, str]], *complaints: str, reading: Reading | Non
     return told if reading is None else told | {"reading": reading.as_json()}
 
 
-def track(leak: float = 0.0, seconds: int = 400) -> Track:
+def track(leak: float = 0.0, seconds: int = 600) -> Track:
     found = Track("rank 0")
     for second in range(seconds):
         found.add(Reading(float(second), 9e7, 26.0 + leak * second, 3.0, 9.0, 5e4, Counter({"A.b": 4})))
@@ -34,15 +34,15 @@ def track(leak: float = 0.0, seconds: int = 400) -> Track:
 
 
 def good() -> Soaked:
-    return Soaked(400.0, 410.0, 50, 5000, Counter({"link-down": 7, "two-nics": 2}), 12, 1 << 20, [], "", [track()])
+    return Soaked(600.0, 610.0, 50, 5000, Counter({"link-down": 7, "two-nics": 2}), 12, 1 << 20, [], "", [track()])
 
 
 def leaking() -> Soaked:
-    return Soaked(400.0, 410.0, 50, 5000, Counter({"deaf": 7}), 12, 1 << 20, [], "", [track(0.5)])
+    return Soaked(600.0, 610.0, 50, 5000, Counter({"deaf": 7}), 12, 1 << 20, [], "", [track(0.5)])
 
 
 def wrong() -> Soaked:
-    return Soaked(400.0, 410.0, 50, 5000, Counter({"deaf": 7}), 12, 0, ["rank 1 has 3 wrong"], "deaf rank1", [track()])
+    return Soaked(600.0, 610.0, 50, 5000, Counter({"deaf": 7}), 12, 0, ["rank 1 has 3 wrong"], "deaf rank1", [track()])
 
 
 # What ranks say.
@@ -82,6 +82,19 @@ def test_what_a_rank_found_wrong_is_kept_up_to_a_limit():
     assert len(soaked.complaints) == soak_lab.COMPLAINTS_MAX
 
 
+def test_ranks_that_stand_still_are_found():
+    soaked = Soaked()
+    listener = soak_lab.Listener(soaked, RANKS, 100.0)
+    listener.count(5, 130.0)
+    listener.count(5, 130.0 + soak_lab.STANDSTILL_S)
+    assert soaked.complaints == []
+    assert soaked.operations == 5
+    listener.count(6, 131.0 + soak_lab.STANDSTILL_S)
+    listener.count(6, 131.5 + 2 * soak_lab.STANDSTILL_S)
+    (text,) = soaked.complaints
+    assert "no operation" in text
+
+
 # The report.
 
 
@@ -102,9 +115,9 @@ def test_the_report_of_a_good_soak_says_what_was_done_and_that_all_is_flat():
 
 def test_the_report_names_what_grows_and_what_was_wrong_and_what_came_before():
     text = page(lab=leaking())
-    assert "| rank 0 | descriptors | 36 |" in text
+    assert "| rank 0 | descriptors | 41 |" in text
     assert "**no**" in text
-    assert "descriptors grew by 100" in text
+    assert "descriptors grew by 150" in text
     text = page(lab=wrong())
     assert "    rank 1 has 3 wrong" in text
     assert "    deaf rank1" in text

@@ -29,14 +29,14 @@ RANKS = 3
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_some_virtual_minutes_of_faults_lose_nothing_and_leave_nothing():
-    soaked = soak.run(seed=20261, seconds=200.0)
+    soaked = soak.run(seed=20261, seconds=120.0)
     assert soaked.complaints == []
     assert soaked.growing() == []
     assert soaked.is_good
-    assert soaked.is_judged
     assert soaked.faults.total() > 60
     assert soaked.failovers > 60
     assert soaked.operations > 1000
+    assert len(soaked.tracks[0].measures["tasks"].values) > 100
 
 
 def test_what_a_world_raises_is_a_complaint(monkeypatch: pytest.MonkeyPatch):
