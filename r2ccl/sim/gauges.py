@@ -127,16 +127,12 @@ class Track:
             for name, series in self.entries.items():
                 series.add(reading.time_s, reading.entries[name])
 
-    @property
-    def is_long_enough(self) -> bool:
-        """Is there enough to judge?"""
-        return all(len(series.values) >= VALUES_MIN for series in self.measures.values())
-
     def verdicts(self) -> dict[str, Verdict]:
-        """Of all measures, and of every kind of entries, under its name."""
+        """Of all measures, and of every kind of entries, under its name; none of what was read too seldom to tell."""
         return {
             name: judge(series.times_s, series.values, self._allowance(name))
             for name, series in (*self.measures.items(), *sorted(self.entries.items()))
+            if len(series.values) >= VALUES_MIN
         }
 
     def _allowance(self, name: str) -> Allowance:

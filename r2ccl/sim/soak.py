@@ -50,7 +50,7 @@ OUTAGES_SHARE: Final = 0.25
 #: Between the last of a spell and the first of the next: a link needs so long to be relied on.
 CALM_S: Final = 1.5
 #: Objects and entries are counted once in so many readings, for that takes a while.
-COUNT_EVERY: Final = 10
+COUNT_EVERY: Final = 15
 #: After the last fault: for links to come back, for acknowledgements, and until no timer may be left.
 BACK_WITHIN_S: Final = 30.0
 SETTLE_WITHIN_S: Final = 5.0

@@ -46,11 +46,10 @@ class Soaked:
         """By process and measure; of entries, the kinds that grow."""
         found: dict[str, dict[str, Verdict]] = {}
         for track in self.tracks:
-            if track.is_long_enough:
-                every = track.verdicts()
-                found[track.name] = {
-                    name: verdict for name, verdict in every.items() if name in ALLOWED or not verdict.is_flat
-                }
+            every = track.verdicts()
+            found[track.name] = {
+                name: verdict for name, verdict in every.items() if name in ALLOWED or not verdict.is_flat
+            }
         return found
 
     def growing(self) -> list[str]:
