@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from r2ccl.sim.soaked import Soaked
 
 HOSTS_MIN, NICS_MIN = 2, 2
 #: Real seconds for a virtual one, about, on one core.
-REAL_SHARE: Final = 0.15
+REAL_SHARE: Final = 0.25
 #: Of ranks that start, and of the end.
 AROUND_S: Final = 20.0
 #: Of progress for each part, where there is no terminal.
@@ -141,6 +142,10 @@ def _check(seconds: float, virtual_seconds: float, hosts: int, nics: int) -> Non
         raise UsageError(f"at least {HOSTS_MIN} hosts with {NICS_MIN} NICs each, or a fault would leave no path")
     if seconds and (reason := why_not_namespaces()):
         raise UsageError(f"no emulated hosts can be made here: {reason}; --seconds 0 soaks in virtual time alone")
+    if seconds and shutil.which("nft") is None:
+        raise UsageError(
+            "packets are lost by nftables: apt-get install nftables; --seconds 0 soaks in virtual time alone"
+        )
 
 
 def _check_files(*files: Path | None) -> None:

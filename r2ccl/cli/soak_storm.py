@@ -115,7 +115,8 @@ class Storm:
                     steps.append(Step(at_s, step.act))
                     at_s += rng.uniform(*FLAP_S)
             return tuple(steps)
-        shortest, longest = OUTAGE_S if key == OUTAGE else LASTS_S
+        has_no_relay = key == "two-nics" and self.hosts == 2
+        shortest, longest = OUTAGE_S if key == OUTAGE or has_no_relay else LASTS_S
         lasts_s = math.exp(rng.uniform(math.log(shortest), math.log(longest)))
         begin, end = _outage() if key == OUTAGE else (FAULTS[key].steps[0].act, FAULTS[key].steps[-1].act)
         return (Step(0.0, begin), Step(lasts_s, end))

@@ -17,6 +17,7 @@ from typing import Any, Final
 import psutil
 
 from r2ccl.actors.arrivals import RETIRED_MAX
+from r2ccl.actors.diagnosing import ASKS_OPEN_MAX
 from r2ccl.actors.runtime import Runtime
 from r2ccl.config import Settings
 from r2ccl.protocol.roll_call import CALLS_MAX
@@ -43,6 +44,7 @@ ENTRIES: Final = Allowance(24, 0.05, "entries of operations under way; one per f
 LIMITED: Final[Mapping[str, tuple[int, str | None]]] = MappingProxyType(
     {
         "ArrivalsDesk._retired": (RETIRED_MAX, None),
+        "Diagnosing._asks": (ASKS_OPEN_MAX, "Diagnosing._allowances"),
         "Differences._finished": (Settings().running_max, "Communicators.coordinators"),
         "RollCall._calls": (CALLS_MAX, "RollCall._entered"),
     }

@@ -202,6 +202,15 @@ def test_where_no_lab_can_be_made_the_virtual_part_is_offered(runner: CliRunner,
     assert "--seconds 0" in str(result.exception)
 
 
+def test_where_nothing_can_lose_packets_it_is_said_before_and_not_in_the_middle(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(soak, "why_not_namespaces", lambda: "")
+    monkeypatch.setattr(soak.shutil, "which", lambda _: None)
+    result = runner.invoke(app, ["soak"])
+    assert "apt-get install nftables" in str(result.exception)
+
+
 def test_the_help_has_examples(runner: CliRunner):
     result = runner.invoke(app, ["soak", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0

@@ -81,6 +81,14 @@ def test_two_ranks_that_lose_nics_lose_unlike_ones():
     assert all(victim.rank != victim.other_rank and victim.nic != victim.other_nic for victim in pairs)
 
 
+def test_where_nobody_can_relay_two_ranks_are_apart_for_no_longer_than_a_host_without_nics():
+    storm = Storm(random.Random(8), 2, NICS)
+    found = [storm.draw(second * 4.0) for second in range(600)]
+    apart = [trouble.steps[-1].at_s for trouble in found if trouble is not None and trouble.key == "two-nics"]
+    assert max(apart) <= OUTAGE_S[1]
+    assert any(trouble.steps[-1].at_s > OUTAGE_S[1] for trouble in drawn(8) if trouble.key == "two-nics")
+
+
 def test_the_same_seed_draws_the_same_storm():
     assert list(map(str, drawn(5, 50))) == list(map(str, drawn(5, 50)))
     assert list(map(str, drawn(5, 50))) != list(map(str, drawn(6, 50)))
