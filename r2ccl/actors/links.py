@@ -166,7 +166,9 @@ class Port:
                         *pack_control(Kind.ECHO, self._shared.rank, link.id.peer, [link.session.incident])
                     )
             case session.ArmTimer():
-                self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
+                if link.timer is not None:
+                    link.timer.cancel()
+                link.timer = self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
             case session.CameUp():
                 link.health.void()
                 self._switchboard.link_came_up(link)

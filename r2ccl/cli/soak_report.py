@@ -46,7 +46,7 @@ def page(parts: Mapping[str, Soaked], facts: Mapping[str, Any], command: str, pi
     """All of it. ``parts``: by their titles."""
     text = _HEAD.format(command=command) + _where(facts) + _WORK
     for title, soaked in parts.items():
-        text += f"\n## {title}\n\n{summary(soaked)}\n{_problems(soaked)}{_faults(soaked)}{_measures(soaked)}"
+        text += f"\n## {title}\n\n{summary(soaked)}{_problems(soaked)}{_faults(soaked)}{_measures(soaked)}"
     if picture is not None:
         text += f"\n![What each process keeps, over time]({picture})\n"
     allowances = [*(_allowance(name, ALLOWED[name]) for name in ALLOWED), _allowance("entries of each kind", ENTRIES)]
@@ -109,7 +109,7 @@ def _where(facts: Mapping[str, Any]) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False) + "\n"
+    return textwrap.fill(text.strip(), 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -206,7 +206,7 @@ def test_where_nothing_can_lose_packets_it_is_said_before_and_not_in_the_middle(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(soak, "why_not_namespaces", lambda: "")
-    monkeypatch.setattr(soak.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     result = runner.invoke(app, ["soak"])
     assert "apt-get install nftables" in str(result.exception)
 

@@ -11,6 +11,7 @@ import pytest
 from r2ccl.communicator import Communicator
 from r2ccl.errors import PeerLost
 from r2ccl.protocol.wire import Kind
+from r2ccl.sim.gauges import timers_by_purpose
 from r2ccl.sim.world import World
 from r2ccl.vocabulary import ANY
 from tests.simulated import simulate, together
@@ -103,3 +104,19 @@ def test_a_goodbye_that_is_said_again_after_all_have_left_leaves_nothing() -> No
         assert number not in runtime.courier.outboxes[1]._entered
 
     simulate(story)
+
+
+def test_a_link_that_flaps_leaves_no_timers_behind() -> None:
+    """Each flap left one, for as long as its quiet time would have taken: a minute in the end."""
+
+    async def story(world: World) -> None:
+        for _ in range(40):
+            world.fabric.cut((0, 1))
+            await asyncio.sleep(0.05)
+            world.fabric.restore((0, 1))
+            await asyncio.sleep(0.3)
+        links = sum(len(port.links) for runtime in world.runtimes for port in runtime.ports)
+        assert timers_by_purpose(world.runtimes)["timer Port._timer_fired"] <= links
+        await asyncio.sleep(120.0)
+
+    simulate(story, stable_s=60.0, redial_s=0.1, quiet_max_s=60.0)
