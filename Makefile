@@ -12,7 +12,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 APT_LINE := apt-get install git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-compose check format sim bench faults docs clean
+.PHONY: help setup demo test test-compose check format sim bench faults soak docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make sim SEEDS=300   that many simulated worlds with faults"
 	@echo "make bench           all-reduce beside gloo (ARGS="--torch-python PATH" if torch is elsewhere)"
 	@echo "make faults          every kind of fault on emulated hosts, about an hour: docs/faults.md (ARGS=\"--cuts 3\": sooner)"
+	@echo "make soak            a fault every second for ten minutes, and an hour of virtual time: docs/soak.md"
 	@echo "make docs            write docs/settings.md anew, and build the documentation into site/"
 	@echo "make setup | format | clean"
 
@@ -85,6 +86,9 @@ bench: $(RUNTIME)
 
 faults: $(RUNTIME)
 	$(BIN)/r2ccl faults --write docs/faults.md --plot docs/images/faults.svg $(ARGS)
+
+soak: $(RUNTIME)
+	$(BIN)/r2ccl soak --write docs/soak.md --plot docs/images/soak.svg $(ARGS)
 
 docs: $(DOCS)
 	$(BIN)/python scripts/settings_reference.py >docs/settings.md.new

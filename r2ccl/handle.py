@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from r2ccl.actors.coordinator import Coordinator
+from r2ccl.actors.departing import messages_arrived
 from r2ccl.actors.report import stats
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.work import Work
@@ -252,6 +253,10 @@ class Handle:
             return
         for coordinator in self._own_coordinators():
             await coordinator.idle(max(0.0, deadline_s - clock.now()))
+        channels = self._runtime.communicators.channel_numbers() if self._ends_job else self._channels.numbers()
+        await messages_arrived(
+            self._runtime.courier, self._runtime.shared.loop, channels, max(0.0, deadline_s - clock.now())
+        )
         if self._is_closed:
             return  # by another call meanwhile
         if not self._ends_job:

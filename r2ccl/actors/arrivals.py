@@ -22,6 +22,9 @@ from r2ccl.transport.interface import Connection
 #: takes besides its bytes.
 STRANGERS_BYTES_MAX = 64 << 20
 STRANGER_BYTES = 512
+#: Communicators and channels that are remembered after their end, for what is late: a chunk in the buffer of a peer
+#: that was stopped, a goodbye that is said again after a minute. With ten ended a second that is most of an hour.
+RETIRED_MAX = 1 << 15
 
 
 class _ToCome:
@@ -43,8 +46,8 @@ class ArrivalsDesk:
         self._inboxes: dict[int, Inbox] = {}
         #: Those that got something since the last batch ended, in order.
         self._touched: dict[Inbox, None] = {}
-        #: Communicators that are no more.
-        self._retired: set[int] = set()
+        #: Communicators that are no more, the latest of them.
+        self._retired: dict[int, None] = {}
         #: Makes the channel that a message of a rank (source, tag) is the first of, if it is one.
         self.adopt: Callable[[int, int, int], object] = lambda communicator, source, tag: None
         #: Connection -> the chunk it is receiving in place.
@@ -103,7 +106,9 @@ class ArrivalsDesk:
     def retire(self, communicator: int) -> None:
         """A communicator is no more. What still comes of it is late: nobody waits for it."""
         del self._inboxes[communicator]
-        self._retired.add(communicator)
+        self._retired[communicator] = None
+        if len(self._retired) > RETIRED_MAX:
+            del self._retired[next(iter(self._retired))]
 
     def is_retired(self, communicator: int) -> bool:
         """Is it no more?"""

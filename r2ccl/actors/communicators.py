@@ -140,6 +140,10 @@ class Communicators:
             made.adopt(*channel)
         return made
 
+    def channel_numbers(self) -> list[int]:
+        """The ids of all communicators' channels."""
+        return [number for channels in self._channels for number in channels.numbers()]
+
     def adopt(self, communicator: int, source: int, tag: int) -> None:
         """Something came of a communicator: if it is a channel that is not known, make it."""
         if communicator not in self.coordinators:

@@ -46,6 +46,7 @@ class Courier:
         self.on_busy: Callable[[], None] = lambda: None
         #: Called when what was taken back from a lost link can go out on another: the peer.
         self.on_repaired: Callable[[int], None] = lambda peer: None
+        self.on_settled: list[Callable[[], None]] = []  #: Whoever waits for acknowledgements (actors.departing).
         #: communicator -> its other members.
         self.peers: dict[int, tuple[int, ...]] = {}
         #: What to say again to a peer after a path change, one function per communicator.
@@ -172,7 +173,7 @@ class Courier:
     def acknowledged(self, peer: int, ack: Ack) -> None:
         """An acknowledgement arrived, on whatever path."""
         entered = max(ack.completed, ack.entered)
-        if entered:
+        if entered and ack.communicator in self.peers:  # else a goodbye that is said again after all have left
             self.peer_entered(peer, ack.communicator, entered - 1)
         self._settle(peer, self.outboxes[peer].acknowledged(ack))
 
@@ -213,6 +214,10 @@ class Courier:
             self.outboxes[peer].failure_is_known(communicator)
             self._use_credit(peer)
 
+    def is_under_way(self, communicator: int) -> bool:
+        """See the outboxes'."""
+        return any(self.outboxes[peer].is_under_way(communicator) for peer in self.peers[communicator])
+
     def left(self, communicator: int, peer: int) -> None:
         """A member has left a communicator, and keeps nothing of it."""
         self.outboxes[peer].left(communicator)
@@ -238,6 +243,8 @@ class Courier:
             self._drop(parcel)
         for key in [key for key in self._unfenced if key[0] == peer]:
             del self._unfenced[key]
+        for told in self.on_settled:
+            told()
 
     def _drop(self, parcel: Parcel) -> None:
         parcel.is_settled = True
@@ -268,6 +275,8 @@ class Courier:
             self.pump(peer)
         if owned:
             self._count(self.outboxes[peer], owned)
+        for told in self.on_settled:
+            told()
 
     def _count(self, outbox: Outbox, settled: Iterable[Parcel]) -> None:
         for parcel in outbox.count(settled):

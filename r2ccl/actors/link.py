@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from r2ccl.actors.timers import Timer
 from r2ccl.ids import LinkId
 from r2ccl.protocol.evidence import LinkEvidence, load_level
 from r2ccl.protocol.health import LinkHealth
@@ -31,6 +32,7 @@ class Link:
         "lane",
         "lookout",
         "session",
+        "timer",
         "watched",
     )
 
@@ -59,6 +61,8 @@ class Link:
         self.bulk: Connection | None = None
         #: Connections being made; all and only those whose end has not been reported.
         self.dials: list[Connection] = []
+        #: The session's latest. Those before it mean nothing to it, and are ended: a quiet time is up to a minute long.
+        self.timer: Timer | None = None
         #: The lane that it serves.
         self.lane: Lane | None = None
         #: A beat is on its way: look again soon.

@@ -165,7 +165,9 @@ class Port:
                 if link.control is not None:
                     link.control.send(*pack_echo(Kind.ECHO, self._shared.rank, link.id.peer, link.session.incident))
             case session.ArmTimer():
-                self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
+                if link.timer is not None:
+                    link.timer.cancel()
+                link.timer = self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
             case session.CameUp():
                 link.health.void()
                 self._switchboard.link_came_up(link)

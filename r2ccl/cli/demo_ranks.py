@@ -58,6 +58,8 @@ class Rank:
     samples: dict[int, list[NicSample]] = field(default_factory=dict)
     #: (time, name, text) not yet taken by the screen.
     events: deque[tuple[float, str, str]] = field(default_factory=lambda: deque(maxlen=256))
+    #: What ranks of a soak say besides, in order of time.
+    more: list[Mapping[str, Any]] = field(default_factory=list)
     #: The end of its standard error.
     errors: bytes = b""
     unread: bytes = b""
@@ -87,6 +89,8 @@ class Rank:
             sample = NicSample(report["time_s"], counters["sent_bytes"], counters["received_bytes"])
             self.samples.setdefault(int(name.removeprefix("nic")), []).append(sample)
         self.events += [(time_s, name, text) for time_s, name, text in report["events"]]
+        if "soak" in report:
+            self.more.append(report["soak"])
 
 
 def demo_program(stage: Stage, seed: int, elements: int, fault: str) -> RankProgram:

@@ -154,8 +154,13 @@ class Worker:
                 "completions": completions,
                 "wrong_elements": self._wrong_elements,
                 "events": [[event.time_s, event.name, in_words(event)] for event in events],
+                **self._more(),
             }
         )
+
+    def _more(self) -> dict[str, object]:
+        """What else a sample says; of the demo's ranks nothing."""
+        return {}
 
     def _report(self, what: dict[str, object]) -> None:
         line = json.dumps(what).encode() + b"\n"

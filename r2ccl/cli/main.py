@@ -16,6 +16,7 @@ from r2ccl.cli.info import INFO_HELP, info_command
 from r2ccl.cli.lab import lab_app
 from r2ccl.cli.nics import NICS_HELP, nics_command
 from r2ccl.cli.ping import PING_HELP, ping_command
+from r2ccl.cli.soak import SOAK_HELP, soak_command
 from r2ccl.cli.topology_check import TOPOLOGY_CHECK_HELP, topology_check_command
 from r2ccl.errors import R2cclError
 
@@ -83,6 +84,7 @@ app.command("topology-check", help=TOPOLOGY_CHECK_HELP)(topology_check_command)
 app.command("nics", help=NICS_HELP)(nics_command)
 app.command("ping", help=PING_HELP, no_args_is_help=True)(ping_command)
 app.add_typer(lab_app)
+app.command("soak", help=SOAK_HELP)(soak_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

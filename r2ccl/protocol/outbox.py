@@ -283,6 +283,13 @@ class Outbox:
         """How many parcels the peer has not acknowledged."""
         return sum(len(pieces) for operations in self._sent.values() for pieces in operations.values())
 
+    def is_under_way(self, communicator: int) -> bool:
+        """Has anything of a communicator gone out that the peer has not acknowledged? What is held back has not."""
+        sent = sum(len(pieces) for pieces in self._sent.get(communicator, {}).values())
+        held = sum(parcel.communicator == communicator and not parcel.is_settled for parcel in self._held)
+        homeless = sum(len(parcels) for key, parcels in self._homeless.items() if key[0] == communicator)
+        return sent > held + homeless
+
     def entered_by_peer(self, communicator: int) -> int:
         """How many operations the peer is known to have entered."""
         return self._entered.get(communicator, 0)

@@ -303,7 +303,8 @@ def kept(runtime: Runtime) -> list[str]:
     found.append(("incidents without a verdict", unconcluded))
     found.append(("frames being received for others", len(runtime.relays._incoming)))
     for port in runtime.ports:
-        found.append(("registered regions", len(getattr(port.device, "_regions", ()))))
+        if isinstance(port.device, MemoryDevice):
+            found.append(("registered regions", len(port.device._regions)))
     return [f"rank {rank} keeps {amount} {what}" for what, amount in found if amount]
 
 

@@ -243,20 +243,21 @@ class Fabric:
             dialling.attach(forth, reverse, listener.incarnation)
             dialling.open()
 
-        self._carry(back, lambda: device.process.run(connect))
+        # Nobody else would ever close it: the dialling end has not heard of it, and the other has the way back only.
+        self._carry(back, lambda: device.process.run(connect), forth.close)
 
     def _lands_anyway(self, device: MemoryDevice) -> Callable[[], bool]:
         return (lambda: self.draw() < 0.5) if device.one_sided else (lambda: False)
 
-    def _carry(self, path: Path, packet: Callable[[], None]) -> None:
+    def _carry(self, path: Path, packet: Callable[[], None], lost: Callable[[], None] = lambda: None) -> None:
         """One small packet, lost if the path is or becomes dead."""
         if not path.alive:
+            lost()
             return
         losses = path.losses
 
         def arrive() -> None:
-            if path.losses == losses:
-                packet()
+            (packet if path.losses == losses else lost)()
 
         self.loop.call_later(path.latency_s, arrive)
 
