@@ -1,0 +1,160 @@
+"""How the ranks of a process group find one another through the store that torch hands over.
+
+    first     each rank says on which node it is and whether it has a secret; rank 0 puts all of that together, and a
+              fresh secret where no rank has one. All have come then, however long some took to import torch.
+    second    each rank says where its NICs listen; rank 0 puts the book together (Rendezvous.book).
+    last      the ranks count themselves when they are connected. From then on the store is never asked again.
+
+A fresh secret in the store keeps out who reaches our ports and not the store. Who reads the store can join the job, and
+who writes to it controls the job anyway: torch's store authenticates nobody. Nothing read from it is trusted to be well
+formed, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import msgpack  # type: ignore[import-untyped, unused-ignore]
+import torch.distributed
+
+from r2ccl.clock import MonotonicClock
+from r2ccl.errors import ConfigurationError, RendezvousError
+from r2ccl.rendezvous.meet import Rendezvous
+from r2ccl.rendezvous.meeting import Meeting
+from r2ccl.topology import AddressBook, Member, pack_member, unpack_member
+
+T = TypeVar("T")
+
+#: One visit to the store waits at most this long, so that nobody is stuck in it when the time is up.
+VISIT = timedelta(seconds=1)
+SECRET_BYTES = 32
+_CONNECTED = b"connected"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank's view of the store, under our own prefix."""
+
+    store: Any
+    rank: int
+    size: int
+
+    def said_by_all(self, what: str, word: bytes, timeout_s: float) -> list[bytes]:
+        """Say a word and hear those of all ranks, in order of rank. Raises :class:`RendezvousError`, which names who is
+        missing, if rank 0 asks."""
+        self.store.set(f"r2ccl/{what}/{self.rank}", word)
+        if self.rank:
+            heard = msgpack.unpackb(self.heard(f"r2ccl/{what}/all", timeout_s, [0]))
+        else:
+            deadline_s = MonotonicClock().now() + timeout_s
+            keys = [f"r2ccl/{what}/{rank}" for rank in range(self.size)]
+            heard = [self.heard(key, deadline_s - MonotonicClock().now(), [n]) for n, key in enumerate(keys)]
+            self.store.set(f"r2ccl/{what}/all", msgpack.packb(heard))
+        if not isinstance(heard, list) or len(heard) != self.size or any(type(one) is not bytes for one in heard):
+            raise RendezvousError(f"torch's store has no list of {self.size} words under {what!r}: somebody else's?")
+        return heard
+
+    def heard(self, key: str, timeout_s: float, awaited: Sequence[int]) -> bytes:
+        """What stands under a key, when it does."""
+        deadline_s = MonotonicClock().now() + timeout_s
+        while True:
+            try:
+                self.store.wait([key], VISIT)
+                return bytes(self.store.get(key))
+            except torch.distributed.DistNetworkError as lost:
+                raise RendezvousError(f"torch's store is gone: {lost}") from lost
+            except (torch.distributed.DistStoreError, RuntimeError) as not_there:
+                if MonotonicClock().now() >= deadline_s:
+                    missing = ", ".join(map(str, awaited))
+                    raise RendezvousError(
+                        f"rank(s) {missing} did not come to torch's store within {timeout_s:g} s"
+                    ) from not_there
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who has come."""
+
+    #: Each rank's node.
+    nodes: tuple[str, ...]
+    #: The job's secret, if rank 0 made one.
+    secret: str
+
+
+def find_company(place: Place, node: str, has_secret: bool, timeout_s: float) -> Company:
+    """Wait until all ranks have come. Raises :class:`ConfigurationError` where some have a secret and others not."""
+    fresh = "" if has_secret or place.rank else secrets.token_hex(SECRET_BYTES)
+    words = place.said_by_all("hello", msgpack.packb([node, has_secret, fresh]), timeout_s)
+    try:
+        said = [(str(where), bool(has), str(new)) for where, has, new in map(msgpack.unpackb, words)]
+    except (TypeError, ValueError, msgpack.UnpackException) as bad:
+        raise RendezvousError(f"torch's store has no greetings of ours: {bad}") from bad
+    without = [rank for rank, (_, has, _) in enumerate(said) if not has]
+    if without and len(without) < place.size:
+        raise ConfigurationError(
+            f"rank(s) {', '.join(map(str, without))} have no secret and the others do: give all ranks the same "
+            "R2CCL_SECRET or R2CCL_SECRET_FILE, or none any, and rank 0 makes one"
+        )
+    return Company(tuple(where for where, _, _ in said), said[0][2])
+
+
+class StoreMeeting:
+    """:func:`r2ccl.rendezvous.meet.meet`, by way of torch's store."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    async def __call__(self, meeting: Meeting, member: Member) -> Rendezvous:
+        """Announce ``member`` and wait until all ranks have."""
+        words = await _aside(partial(self._place.said_by_all, "book", pack_member(member), meeting.timeout_s))
+        try:
+            book = tuple(unpack_member(word) for word in words)
+        except ValueError as bad:
+            raise RendezvousError(f"torch's store has a book that cannot be read: {bad}") from bad
+        if [one.rank for one in book] != list(range(meeting.size)):
+            raise RendezvousError("torch's store has a book of other ranks than ours")
+        return _Met(self._place, book, meeting.timeout_s)
+
+
+class _Met:
+    """All ranks have come."""
+
+    def __init__(self, place: Place, book: AddressBook, timeout_s: float) -> None:
+        self.book = book
+        self._place = place
+        self._timeout_s = timeout_s
+        self._is_over = place.size == 1
+
+    async def all_connected(self) -> None:
+        if not self._is_over:
+            await _aside(self._count)
+            self._is_over = True
+
+    async def aclose(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            await _aside(partial(self._say, f"rank {self._place.rank} left before all ranks were connected"))
+
+    def _count(self) -> None:
+        store = self._place.store
+        if store.add("r2ccl/connected", 1) == self._place.size:
+            store.set("r2ccl/end", _CONNECTED)
+        everybody = [rank for rank in range(self._place.size) if rank != self._place.rank]
+        end = self._place.heard("r2ccl/end", self._timeout_s, everybody)
+        if end != _CONNECTED:
+            raise RendezvousError(end.decode(errors="replace"))
+
+    def _say(self, sentence: str) -> None:
+        self._place.store.set("r2ccl/end", sentence.encode())
+
+
+async def _aside(blocking: Callable[[], T]) -> T:
+    """What waits for the store must not keep the loop, on which peers are answered meanwhile."""
+    asked: Awaitable[T] = asyncio.get_running_loop().run_in_executor(None, blocking)
+    return await asked
