@@ -92,11 +92,14 @@ class Calls:
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Work:
         mine = in_list(input_list, "all_gather_coalesced")
         loan = Loan("all_gather_coalesced")
-        # One list for each input, with a tensor for each rank.
+        # One list for each rank, with a tensor for each input.
         lists = [in_list(outs, "all_gather_coalesced") for outs in output_lists]
-        if len(lists) != len(mine):
-            raise UsageError(f"all_gather_coalesced: {len(lists)} lists for {len(mine)} inputs")
-        parts = [self._all_gather(loan, outs, one, opts) for outs, one in zip(lists, mine, strict=True)]
+        if len(lists) != self._group.size or any(len(outs) != len(mine) for outs in lists):
+            raise UsageError(
+                f"all_gather_coalesced: {self._group.size} ranks with {len(mine)} inputs each need as many lists of as "
+                f"many tensors, not {[len(outs) for outs in lists]!r:.80}"
+            )
+        parts = [self._all_gather(loan, list(outs), one, opts) for *outs, one in zip(*lists, mine, strict=True)]
         return self._group.work(parts, loan, [tensor for outs in lists for tensor in outs])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
