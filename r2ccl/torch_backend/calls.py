@@ -8,17 +8,19 @@ which the program makes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec
 
 import torch
 import torch.distributed
 
 from r2ccl.actors.work import Work as CoreWork
-from r2ccl.errors import UsageError
+from r2ccl.errors import R2cclError, UsageError
 from r2ccl.reduction import Op
+from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Group
 from r2ccl.torch_backend.own_messages import OwnMessages
 from r2ccl.torch_backend.tensors import Loan, Tensor, in_list, only
@@ -40,6 +42,23 @@ OPS: Final = MappingProxyType(
 )
 
 
+Arguments = ParamSpec("Arguments")
+
+
+def told(call: Callable[Concatenate[Calls, Arguments], Work]) -> Callable[Concatenate[Calls, Arguments], Work]:
+    """What a call raises, and that the group cannot be used any more, if so."""
+
+    @functools.wraps(call)
+    def called(calls: Calls, *arguments: Arguments.args, **options: Arguments.kwargs) -> Work:
+        try:
+            return call(calls, *arguments, **options)
+        except R2cclError as error:
+            raise calls._group.refused(error, call.__name__) from error.__cause__
+
+    return called
+
+
+@not_compiled
 class Calls:
     """Every call of a process group. Who inherits it sets ``_group`` and ``_own``."""
 
@@ -48,6 +67,7 @@ class Calls:
 
     # All ranks have the result, or one has it.
 
+    @told
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         tensor = only(tensors, "all_reduce")
         loan = Loan("all_reduce", reduces=True)
@@ -55,6 +75,7 @@ class Calls:
         part = self._group.communicator.all_reduce(loan.update(tensor), _op(opts, "all_reduce"), timeout=limit_s)
         return self._group.work([part], loan, [tensor])
 
+    @told
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         found = in_list(tensors, "all_reduce_coalesced")
         loan = Loan("all_reduce_coalesced", reduces=True)
@@ -63,6 +84,7 @@ class Calls:
             parts = [batch.all_reduce(loan.update(tensor), op, timeout=limit_s) for tensor in found]
         return self._group.work(parts, loan, found)
 
+    @told
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         tensor = only(tensors, "broadcast")
         root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
@@ -72,6 +94,7 @@ class Calls:
         part = self._group.communicator.broadcast(lent, root, timeout=limit_s)
         return self._group.work([part], loan, [tensor])
 
+    @told
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         tensor = only(tensors, "reduce")
         root = getattr(opts, "rootRank", 0)
@@ -82,6 +105,7 @@ class Calls:
 
     # Parts of all ranks, one behind the other.
 
+    @told
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
         mine = only(input_tensors, "all_gather")
         outs = self._parts(output_tensors, "all_gather")
@@ -89,6 +113,7 @@ class Calls:
         part = self._all_gather(loan, outs, mine, opts)
         return self._group.work([part], loan, outs)
 
+    @told
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Work:
         mine = in_list(input_list, "all_gather_coalesced")
         loan = Loan("all_gather_coalesced")
@@ -102,17 +127,20 @@ class Calls:
         parts = [self._all_gather(loan, list(outs), one, opts) for *outs, one in zip(*lists, mine, strict=True)]
         return self._group.work(parts, loan, [tensor for outs in lists for tensor in outs])
 
+    @told
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         loan = Loan("all_gather_single")
         part = self._all_gather_single(loan, output, input, opts)
         return self._group.work([part], loan, [output])
 
+    @told
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         outs, mine = in_list(outputs, "all_gather_single_coalesced"), in_list(inputs, "all_gather_single_coalesced")
         loan = Loan("all_gather_single_coalesced")
         parts = [self._all_gather_single(loan, out, one, opts) for out, one in zip(outs, mine, strict=True)]
         return self._group.work(parts, loan, outs)
 
+    @told
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
         mine = only(input_tensors, "gather")
         root = getattr(opts, "rootRank", 0)
@@ -125,6 +153,7 @@ class Calls:
         part = self._group.communicator.gather(loan.read(mine), root, room, timeout=self._limit_s(opts))
         return self._group.work([part], loan, outs)
 
+    @told
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
         out = only(output_tensors, "scatter")
         root = getattr(opts, "rootRank", 0)
@@ -135,6 +164,7 @@ class Calls:
         part = self._group.communicator.scatter(loan.write(out), given, root, timeout=self._limit_s(opts))
         return self._group.work([part], loan, [out])
 
+    @told
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
         out = only(output_tensors, "reduce_scatter")
         loan = Loan("reduce_scatter", reduces=True)
@@ -144,11 +174,13 @@ class Calls:
         )
         return self._group.work([part], loan, [out])
 
+    @told
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         loan = Loan("reduce_scatter_single", reduces=True)
         part = self._reduce_scatter_single(loan, output, input, opts)
         return self._group.work([part], loan, [output])
 
+    @told
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         name = "reduce_scatter_single_coalesced"
         outs, given = in_list(outputs, name), in_list(inputs, name)
@@ -158,6 +190,7 @@ class Calls:
 
     # Blocks from all to all.
 
+    @told
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
         outs, given = in_list(output_tensors, "all_to_all"), in_list(input_tensors, "all_to_all")
         if len(outs) != self._group.size or len(given) != self._group.size:
@@ -171,6 +204,7 @@ class Calls:
         part = self._group.communicator.all_to_all(out, x, out_counts, counts, timeout=self._limit_s(opts))
         return self._group.work([part], loan, outs)
 
+    @told
     def all_to_all_single(
         self,
         output: Tensor,
@@ -188,12 +222,14 @@ class Calls:
         part = self._group.communicator.all_to_all(lent_out, lent_x, out_counts, counts, timeout=self._limit_s(opts))
         return self._group.work([part], loan, [out])
 
+    @told
     def barrier(self, opts: Any = None) -> Work:
         part = self._group.communicator.barrier(timeout=self._limit_s(opts))
         return self._group.work([part], Loan("barrier"), [torch.empty(0)])
 
     # Messages.
 
+    @told
     def send(self, tensors: Any, dst_rank: int, tag: int = 0) -> Work:
         tensor = only(tensors, "send")
         loan = Loan("send")
@@ -204,6 +240,7 @@ class Calls:
             part = self._group.communicator.send(lent, dst_rank, tag, timeout=self._limit_s(None))
         return self._group.work([part], loan, [tensor])
 
+    @told
     def recv(self, tensors: Any, src_rank: int, tag: int = 0) -> Work:
         tensor = only(tensors, "recv")
         loan = Loan("recv")
@@ -214,6 +251,7 @@ class Calls:
             part = self._group.communicator.recv(lent, src_rank, tag, timeout=self._limit_s(None))
         return self._group.work([part], loan, [tensor])
 
+    @told
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         tensor = only(tensors, "recv")
         loan = Loan("recv")

@@ -16,7 +16,7 @@ from typing import Any
 
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.communicator import Communicator
-from r2ccl.errors import CommunicatorClosed
+from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
 from r2ccl.torch_backend.tensors import Loan, Tensor
 from r2ccl.torch_backend.works import Callbacks, Work
 
@@ -76,13 +76,22 @@ class Group:
         """What a call returns."""
         return Work(parts, loan, tensors, self._callbacks, self._explained)
 
+    def refused(self, error: R2cclError, call: str) -> BaseException:
+        """What a call raises that has not begun: the error itself, if the call was wrong."""
+        if isinstance(error, UsageError) and not isinstance(error, CommunicatorClosed):
+            return error
+        return self._told(error, call, -1)
+
     def _explained(self, error: BaseException, part: CoreWork) -> BaseException:
+        return self._told(error, part.call, part.operation)
+
+    def _told(self, error: BaseException, call: str, operation: int) -> BaseException:
         """The same error, for one call: the core's may be that of many."""
         told = copy.copy(error)
         told.__cause__, told.__suppress_context__ = error.__cause__, True
         nics = self._nics()
-        number = f"operation {part.operation}, " if part.operation >= 0 else ""
-        told.add_note(f"{number}{part.call}, of the process group {self.name!r} of ranks {list(self.ranks)}")
+        number = f"operation {operation}, " if operation >= 0 else ""
+        told.add_note(f"{number}{call}, of the process group {self.name!r} of ranks {list(self.ranks)}")
         if nics:
             told.add_note("NICs of this rank: " + ", ".join(f"{name} {state}" for name, state in nics.items()))
         for sentence in self._verdicts():
@@ -90,7 +99,7 @@ class Group:
         if self.communicator.failure is not None or isinstance(error, CommunicatorClosed):
             told.add_note(UNUSABLE)
             if self._failure is None:
-                self._failure = Failure(told, part.call, part.operation, nics)
+                self._failure = Failure(told, call, operation, nics)
         return told
 
     def _nics(self) -> Mapping[str, str]:

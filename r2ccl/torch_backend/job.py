@@ -48,7 +48,7 @@ def connect(store: Any, rank: int, size: int, name: str, ranks: Sequence[int], t
     """Find the other ranks through torch's store, and connect to them."""
     reading = read_settings()
     settings = reading.settings
-    place = Place(store, rank, size)
+    place = Place.of(store, rank, size)
     company = find_company(place, node_id(settings.node_id), bool(job_secret(settings)), timeout.total_seconds())
     if company.secret:
         reading = reading._replace(settings=settings.replace(secret=company.secret))

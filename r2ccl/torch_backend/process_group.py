@@ -12,12 +12,14 @@ import torch
 import torch.distributed
 
 from r2ccl.errors import CommunicatorClosed
+from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.calls import Calls
 from r2ccl.torch_backend.group import Failure, Group
 from r2ccl.torch_backend.job import Job
 from r2ccl.torch_backend.own_messages import OwnMessages
 
 
+@not_compiled
 class ProcessGroup(Calls, torch.distributed.ProcessGroup):  # type: ignore[misc, unused-ignore]
     """One process group. Its ``failure`` says why it cannot be used any more; None while it can."""
 
@@ -133,4 +135,5 @@ class ProcessGroup(Calls, torch.distributed.ProcessGroup):  # type: ignore[misc,
         if self._group.communicator is self.job.communicator:
             self._group.communicator.abort()
         else:
-            self._group.communicator.abort_alone(f"abort() of the process group {self._name!r}")
+            who = self._group.ranks[self._group.rank]
+            self._group.communicator.abort_alone(f"rank {who} called abort() of the process group {self._name!r}")

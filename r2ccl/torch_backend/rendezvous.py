@@ -5,6 +5,9 @@
     second    each rank says where its NICs listen; rank 0 puts the book together (Rendezvous.book).
     last      the ranks count themselves when they are connected. From then on the store is never asked again.
 
+torch uses the same store, and the same names in it, for each default group of a process. So a rank counts how often it
+has come, and looks only for what others said when they came as often.
+
 A fresh secret in the store keeps out who reaches our ports and not the store. Who reads the store can join the job, and
 who writes to it controls the job anyway: torch's store authenticates nobody. Nothing read from it is trusted to be well
 formed, and nothing is ever unpickled.
@@ -39,23 +42,30 @@ _CONNECTED = b"connected"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One rank's view of the store, under our own prefix."""
+    """One rank's view of the store, under a prefix of our own."""
 
     store: Any
     rank: int
     size: int
+    prefix: str
+
+    @classmethod
+    def of(cls, store: Any, rank: int, size: int) -> Place:
+        """A place where nobody has met before."""
+        turn = store.add(f"r2ccl/turns of {rank}", 1)
+        return cls(store, rank, size, f"r2ccl/{turn}")
 
     def said_by_all(self, what: str, word: bytes, timeout_s: float) -> list[bytes]:
         """Say a word and hear those of all ranks, in order of rank. Raises :class:`RendezvousError`, which names who is
         missing, if rank 0 asks."""
-        self.store.set(f"r2ccl/{what}/{self.rank}", word)
+        self.store.set(f"{self.prefix}/{what}/{self.rank}", word)
         if self.rank:
-            heard = msgpack.unpackb(self.heard(f"r2ccl/{what}/all", timeout_s, [0]))
+            heard = msgpack.unpackb(self.heard(f"{self.prefix}/{what}/all", timeout_s, [0]))
         else:
             deadline_s = MonotonicClock().now() + timeout_s
-            keys = [f"r2ccl/{what}/{rank}" for rank in range(self.size)]
+            keys = [f"{self.prefix}/{what}/{rank}" for rank in range(self.size)]
             heard = [self.heard(key, deadline_s - MonotonicClock().now(), [n]) for n, key in enumerate(keys)]
-            self.store.set(f"r2ccl/{what}/all", msgpack.packb(heard))
+            self.store.set(f"{self.prefix}/{what}/all", msgpack.packb(heard))
         if not isinstance(heard, list) or len(heard) != self.size or any(type(one) is not bytes for one in heard):
             raise RendezvousError(f"torch's store has no list of {self.size} words under {what!r}: somebody else's?")
         return heard
@@ -142,16 +152,16 @@ class _Met:
             await _aside(partial(self._say, f"rank {self._place.rank} left before all ranks were connected"))
 
     def _count(self) -> None:
-        store = self._place.store
-        if store.add("r2ccl/connected", 1) == self._place.size:
-            store.set("r2ccl/end", _CONNECTED)
+        store, prefix = self._place.store, self._place.prefix
+        if store.add(f"{prefix}/connected", 1) == self._place.size:
+            store.set(f"{prefix}/end", _CONNECTED)
         everybody = [rank for rank in range(self._place.size) if rank != self._place.rank]
-        end = self._place.heard("r2ccl/end", self._timeout_s, everybody)
+        end = self._place.heard(f"{prefix}/end", self._timeout_s, everybody)
         if end != _CONNECTED:
             raise RendezvousError(end.decode(errors="replace"))
 
     def _say(self, sentence: str) -> None:
-        self._place.store.set("r2ccl/end", sentence.encode())
+        self._place.store.set(f"{self._place.prefix}/end", sentence.encode())
 
 
 async def _aside(blocking: Callable[[], T]) -> T:

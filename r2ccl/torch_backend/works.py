@@ -23,6 +23,7 @@ import torch.distributed
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.clock import MonotonicClock
 from r2ccl.errors import R2cclError
+from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.tensors import Loan, Tensor
 
 #: A callback that waits keeps a thread, and what it waits for needs one, too. DDP has a callback or two for each of its
@@ -72,6 +73,7 @@ class Callbacks:
                 self._idle += 1
 
 
+@not_compiled
 class Work(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
     """One call: some operations of the core, done when all are. It may be waited for from any thread, and awaited."""
 
