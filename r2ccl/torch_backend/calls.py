@@ -12,10 +12,11 @@ import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Concatenate, Final, ParamSpec, cast
 
 import torch
 import torch.distributed
+from torch import Tensor
 
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.errors import R2cclError, UsageError
@@ -23,7 +24,7 @@ from r2ccl.reduction import Op
 from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Group
 from r2ccl.torch_backend.own_messages import OwnMessages
-from r2ccl.torch_backend.tensors import Loan, Tensor, in_list, only
+from r2ccl.torch_backend.tensors import Loan, in_list, only
 from r2ccl.torch_backend.works import Work
 from r2ccl.vocabulary import ANY
 
@@ -55,7 +56,7 @@ def told(call: Callable[Concatenate[Calls, Arguments], Work]) -> Callable[Concat
         except R2cclError as error:
             raise calls._group.refused(error, call.__name__) from error.__cause__
 
-    return called
+    return cast(Callable[Concatenate[Calls, Arguments], Work], called)
 
 
 @not_compiled
@@ -282,9 +283,7 @@ class Calls:
                 f"all_gather_single: the output has {out.numel()} elements, and {self._group.size} ranks give "
                 f"{mine.numel()} each"
             )
-        return self._group.communicator.all_gather_into(
-            loan.write(out), loan.read(mine), timeout=self._limit_s(opts)
-        )
+        return self._group.communicator.all_gather_into(loan.write(out), loan.read(mine), timeout=self._limit_s(opts))
 
     def _reduce_scatter_single(self, loan: Loan, out: Tensor, given: Tensor, opts: Any) -> CoreWork:
         out, given = only(out, "reduce_scatter_single"), only(given, "reduce_scatter_single")

@@ -14,10 +14,12 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
-from r2ccl.torch_backend.tensors import Loan, Tensor
+from r2ccl.torch_backend.tensors import Loan
 from r2ccl.torch_backend.works import Callbacks, Work
 
 UNUSABLE = "the group refuses further work; torch.distributed.destroy_process_group() ends it, and another can be made"
@@ -105,7 +107,9 @@ class Group:
     def _nics(self) -> Mapping[str, str]:
         """Each NIC's state, as far as it can be read from another thread."""
         stats = self._stats()
-        return MappingProxyType({f"{name} ({nic['device']})": nic["state"] for name, nic in stats.get("nics", {}).items()})
+        return MappingProxyType(
+            {f"{name} ({nic['device']})": nic["state"] for name, nic in stats.get("nics", {}).items()}
+        )
 
     def _verdicts(self) -> list[str]:
         """What is thought of the latest losses."""

@@ -10,9 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from torch import Tensor
+
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.errors import CollectiveMismatch, UsageError
-from r2ccl.torch_backend.tensors import Tensor
 
 #: Of each tag, sends without a receive or receives without a send: more wait for nothing that will come.
 WAITING_MAX = 4096

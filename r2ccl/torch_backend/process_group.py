@@ -12,8 +12,8 @@ import torch
 import torch.distributed
 
 from r2ccl.errors import CommunicatorClosed
-from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.calls import Calls
+from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Failure, Group
 from r2ccl.torch_backend.job import Job
 from r2ccl.torch_backend.own_messages import OwnMessages

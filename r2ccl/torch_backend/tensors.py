@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from r2ccl.errors import UsageError
-
-Tensor = torch.Tensor
 
 #: What :mod:`r2ccl.buffers` takes, by torch's names. bfloat16 goes by way of ml_dtypes, which may not be there.
 CORE_DTYPES: Final = frozenset(

@@ -1,9 +1,9 @@
 """What a call of torch's returns, and how its end reaches whoever waits for it.
 
-``wait()`` blocks on the core's Work and raises its error, with all it has to say. A torch Future is another matter: with
-an exception set, or with None as its value, DDP's reducer crashes the process. So a Future from here always completes
-by a callback of its own, which returns the tensors or raises: then its ``wait()`` is a RuntimeError with our text, and
-DDP raises it, too.
+``wait()`` blocks on the core's Work and raises its error, with all it has to say. A torch Future is another matter:
+with an exception set, or with None as its value, DDP's reducer crashes the process. So a Future from here always
+completes by a callback of its own, which returns the tensors or raises: then its ``wait()`` is a RuntimeError with our
+text, and DDP raises it, too.
 
 What users attach to a Future runs where it is completed, and may take long or wait for another operation, as PowerSGD's
 does. That must not be the thread that the actors run on, so there are others for it (:class:`Callbacks`).
@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 import torch.distributed
+from torch import Tensor
 
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.clock import MonotonicClock
 from r2ccl.errors import R2cclError
 from r2ccl.torch_backend.dynamo import not_compiled
-from r2ccl.torch_backend.tensors import Loan, Tensor
+from r2ccl.torch_backend.tensors import Loan
 
 #: A callback that waits keeps a thread, and what it waits for needs one, too. DDP has a callback or two for each of its
 #: buckets, of which a large model has a hundred.

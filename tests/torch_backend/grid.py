@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import r2ccl.torch_backend  # noqa: F401 - registers the backend
+import r2ccl.torch_backend
 from tests.torch_backend.grid_calls import (
     CASES,
     COMPLEX,

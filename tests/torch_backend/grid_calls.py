@@ -152,7 +152,9 @@ def gathered_single(s: Setting) -> Tensors:
 
 def all_gather_coalesced(s: Setting) -> Made:
     outs = [[s.room() for _ in range(2)] for _ in range(s.size)]
-    work = s.group.allgather_coalesced(outs, [s.given(s.rank, salt) for salt in range(2)], dist.distributed_c10d.AllgatherOptions())
+    work = s.group.allgather_coalesced(
+        outs, [s.given(s.rank, salt) for salt in range(2)], dist.distributed_c10d.AllgatherOptions()
+    )
     return work, [one for out in outs for one in out]
 
 

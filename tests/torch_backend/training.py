@@ -25,8 +25,6 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-import r2ccl.torch_backend  # noqa: F401 - registers the backend
-
 STEPS = 4
 Results = list[Any]
 
@@ -115,7 +113,9 @@ def sharded(group: Any, policy: Any) -> Results:
         if isinstance(layer, torch.nn.Linear):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(trained, mesh=mesh, mp_policy=policy)
-    return [result.full_tensor() if hasattr(result, "full_tensor") else result for result in steps(trained, group.rank())]
+    return [
+        result.full_tensor() if hasattr(result, "full_tensor") else result for result in steps(trained, group.rank())
+    ]
 
 
 def tensor_parallel(group: Any) -> Results:
@@ -132,7 +132,12 @@ def dtensors(group: Any) -> Results:
     rows = distribute_tensor(whole, mesh, [Shard(0)])
     columns = rows.redistribute(mesh, [Shard(1)])
     partly = columns.sum(dim=1)
-    return [rows.to_local(), columns.to_local(), columns.redistribute(mesh, [Replicate()]).to_local(), partly.full_tensor()]
+    return [
+        rows.to_local(),
+        columns.to_local(),
+        columns.redistribute(mesh, [Replicate()]).to_local(),
+        partly.full_tensor(),
+    ]
 
 
 def distributed_checkpoint(group: Any) -> Results:
@@ -167,7 +172,7 @@ def functional_collectives(group: Any) -> Results:
 
 
 def compiled(group: Any) -> Results:
-    @torch.compile(backend="eager", fullgraph=True)
+    @torch.compile(backend="eager", fullgraph=True)  # type: ignore[untyped-decorator, unused-ignore]
     def program(x: Any) -> Any:
         total = functional.all_reduce(x.cos(), "sum", group)
         return functional.all_gather_tensor(total.sin(), 0, group) * 2
