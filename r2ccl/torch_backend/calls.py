@@ -1,4 +1,4 @@
-"""torch's collectives by c10d's names, on a communicator.
+"""torch's collectives by c10d's names, on a communicator, and how a group ends.
 
 c10d has several names for one thing, old and new, and each of them is asked for by somebody: the public functions, the
 C++ of DDP and of functional collectives, DTensor, FSDP. All are here, once, for both of torch's ways to plug in a
@@ -12,17 +12,19 @@ import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Concatenate, Final, ParamSpec, cast
+from typing import Any, Concatenate, Final, ParamSpec
 
 import torch
 import torch.distributed
 from torch import Tensor
 
 from r2ccl.actors.work import Work as CoreWork
-from r2ccl.errors import R2cclError, UsageError
+from r2ccl.communicator import Communicator
+from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
 from r2ccl.reduction import Op
 from r2ccl.torch_backend.dynamo import not_compiled
-from r2ccl.torch_backend.group import Group
+from r2ccl.torch_backend.group import Failure, Group
+from r2ccl.torch_backend.job import Job
 from r2ccl.torch_backend.own_messages import OwnMessages
 from r2ccl.torch_backend.tensors import Loan, in_list, only
 from r2ccl.torch_backend.works import Work
@@ -50,21 +52,32 @@ def told(call: Callable[Concatenate[Calls, Arguments], Work]) -> Callable[Concat
     """What a call raises, and that the group cannot be used any more, if so."""
 
     @functools.wraps(call)
-    def called(calls: Calls, *arguments: Arguments.args, **options: Arguments.kwargs) -> Work:
+    def called(calls: Calls, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Work:
         try:
             return call(calls, *arguments, **options)
         except R2cclError as error:
             raise calls._group.refused(error, call.__name__) from error.__cause__
 
-    return cast(Callable[Concatenate[Calls, Arguments], Work], called)
+    return called
 
 
 @not_compiled
 class Calls:
-    """Every call of a process group. Who inherits it sets ``_group`` and ``_own``."""
+    """Every call of a process group, and its end. Who inherits it sets the attributes."""
 
     _group: Group
     _own: OwnMessages
+    job: Job
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the group refuses work; None while it works."""
+        return self._group.failure
+
+    @property
+    def communicator(self) -> Communicator:
+        """What it runs on, for its ``stats()``, ``events`` and ``counters``."""
+        return self._group.communicator
 
     # All ranks have the result, or one has it.
 
@@ -267,6 +280,33 @@ class Calls:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
     recvAnysource = recv_anysource
+
+    # Limits, and its end.
+
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose :class:`~r2ccl.errors.CollectiveTimeout` names all who did not come, on every rank."""
+        self.barrier(opts).wait()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._group.timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Say goodbye and end, within R2CCL_CLOSE_TIMEOUT. Ending the default group ends all groups of the job."""
+        self._own.end(CommunicatorClosed("the process group was destroyed"))
+        self._group.close()
+
+    def abort(self) -> None:
+        """End at once what is under way. Of the default group, and with it all of the job: the others see this rank
+        die. Another group fails on all its members, and on no other rank."""
+        self._own.end(CommunicatorClosed("the process group was aborted"))
+        group = self._group
+        if group.communicator is self.job.communicator:
+            group.communicator.abort()
+        else:
+            who = group.ranks[group.rank]
+            group.communicator.abort_alone(f"rank {who} called abort() of the process group {group.name!r}")
 
     # Parts of a call.
 

@@ -5,23 +5,21 @@ What torch would look up in a backend of C++ it finds here: device types, the ba
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed
 
-from r2ccl.errors import CommunicatorClosed
 from r2ccl.torch_backend.calls import Calls
 from r2ccl.torch_backend.dynamo import not_compiled
-from r2ccl.torch_backend.group import Failure, Group
+from r2ccl.torch_backend.group import Group
 from r2ccl.torch_backend.job import Job
 from r2ccl.torch_backend.own_messages import OwnMessages
 
 
 @not_compiled
 class ProcessGroup(Calls, torch.distributed.ProcessGroup):  # type: ignore[misc, unused-ignore]
-    """One process group. Its ``failure`` says why it cannot be used any more; None while it can."""
+    """One process group."""
 
     supports_coalescing = False
     supports_splitting = False
@@ -36,16 +34,6 @@ class ProcessGroup(Calls, torch.distributed.ProcessGroup):  # type: ignore[misc,
         self._store = store
         self._name = group.name
         self._description = ""
-
-    @property
-    def failure(self) -> Failure | None:
-        """Why the group refuses work; None while it works."""
-        return self._group.failure
-
-    @property
-    def communicator(self) -> Any:
-        """The :class:`r2ccl.Communicator` beneath, for its ``stats()``, ``events`` and ``counters``."""
-        return self._group.communicator
 
     # Who it is.
 
@@ -108,32 +96,5 @@ class ProcessGroup(Calls, torch.distributed.ProcessGroup):  # type: ignore[misc,
     def _get_backend(self, device: torch.device) -> ProcessGroup:
         return self
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        self._group.timeout = timeout
-
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        self._group.timeout = timeout
-
     def _set_sequence_number_for_group(self) -> None:
         """The core numbers its operations."""
-
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose :class:`~r2ccl.errors.CollectiveTimeout` names all who did not come, on every rank."""
-        self.barrier(timeout).wait()
-
-    # Its end.
-
-    def shutdown(self) -> None:
-        """Say goodbye and end, within R2CCL_CLOSE_TIMEOUT. Ending the default group ends all groups of the job."""
-        self._own.end(CommunicatorClosed("the process group was destroyed"))
-        self._group.close()
-
-    def abort(self) -> None:
-        """End at once what is under way. Of the default group, and with it all of the job: the others see this rank
-        die. Another group fails on all its members, and on no other rank."""
-        self._own.end(CommunicatorClosed("the process group was aborted"))
-        if self._group.communicator is self.job.communicator:
-            self._group.communicator.abort()
-        else:
-            who = self._group.ranks[self._group.rank]
-            self._group.communicator.abort_alone(f"rank {who} called abort() of the process group {self._name!r}")

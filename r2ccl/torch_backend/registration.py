@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from r2ccl.torch_backend.backend import Backend, within
 from r2ccl.torch_backend.group import Group
 from r2ccl.torch_backend.job import Job, connect
 from r2ccl.torch_backend.process_group import ProcessGroup
@@ -17,16 +18,22 @@ NAME = "r2ccl"
 DEVICES = ("cpu", "cuda")
 
 
+#: Before, only a process group can be subclassed.
+FIRST_WITH_PYTHON_BACKENDS = (2, 14)
+HAS_PYTHON_BACKENDS = tuple(map(int, torch.__version__.split(".")[:2])) >= FIRST_WITH_PYTHON_BACKENDS
+
+
 def register() -> None:
-    """Tell torch of the backend. May be called twice."""
+    """Tell torch of the backend. May be called twice. From torch 2.14 on torch calls it by itself: it is the entry
+    point ``r2ccl`` of ``torch.distributed.backends``."""
     torch.distributed.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
 
 
-def create(options: Any, pg_options: Any) -> ProcessGroup:
+def create(options: Any, pg_options: Any) -> ProcessGroup | Backend:
     """What torch calls for each group, on its members."""
     del pg_options
     job, group = job_and_group(options)
-    return ProcessGroup(group, job, options.store)
+    return Backend(group, job) if HAS_PYTHON_BACKENDS else ProcessGroup(group, job, options.store)
 
 
 def job_and_group(options: Any) -> tuple[Job, Group]:
@@ -35,8 +42,8 @@ def job_and_group(options: Any) -> tuple[Job, Group]:
     timeout: timedelta = options.timeout
     ranks = list(options.global_ranks_in_group) or list(range(size))
     default = torch.distributed.group.WORLD if torch.distributed.is_initialized() else None
-    job = getattr(default, "job", None)
-    if isinstance(job, Job) and job.covers(ranks):
-        return job, job.part(name, ranks, timeout)
+    ours = default if isinstance(default, ProcessGroup) else None if default is None else within(default)
+    if ours is not None and ours.job.covers(ranks):
+        return ours.job, ours.job.part(name, ranks, timeout)
     job = connect(options.store, rank, size, name, ranks, timeout)
     return job, job.whole(name, timeout)
