@@ -61,9 +61,10 @@ def a_rank_is_killed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     x = torch.ones(1000)
     error = error_of(lambda: [dist.all_reduce(x) for _ in range(100_000)])
-    failure = dist.group.WORLD.failure
+    failure = r2ccl.torch_backend.failure()
+    assert failure is not None
     again = error_of(lambda: dist.all_reduce(x))
-    future = error_of(lambda: dist.group.WORLD.communicator and dist.barrier(async_op=True))
+    future = error_of(lambda: dist.barrier(async_op=True))
     made = error_of(lambda: dist.all_reduce(x, group=dist.distributed_c10d._get_default_group()))
     dist.destroy_process_group()
     tell(error=told_of(error), again=told_of(again), call=failure.call, nics=dict(failure.nics), ended=True,
@@ -170,7 +171,7 @@ def workers_load_the_data() -> None:
         work.wait()
         assert x[0] == dist.get_world_size()
         dist.barrier()
-    assert dist.group.WORLD.failure is None
+    assert r2ccl.torch_backend.failure() is None
     dist.destroy_process_group()
     tell(seen=seen, ended=rank >= 0)
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import r2ccl
 import r2ccl.torch_backend
+from r2ccl.torch_backend import communicator
 from r2ccl.torch_backend.works import CALLBACK_THREADS_MAX
 
 
@@ -178,7 +179,7 @@ def check_wrong_calls_change_nothing() -> None:
     refused(lambda: dist.all_gather_single(torch.ones(4), torch.ones(3)), usage, "the output has 4 elements")
     refused(lambda: dist.all_to_all_single(torch.ones(7), torch.ones(7), [1], [7]), usage, "output_split_sizes")
     refused(lambda: dist.send(torch.ones(2), dst=1 - min(rank(), 1), tag=-1), usage, "tag=-1")
-    assert dist.group.WORLD.failure is None
+    assert r2ccl.torch_backend.failure() is None
     x = torch.ones(3)
     dist.all_reduce(x)
     assert x.tolist() == [size()] * 3
@@ -186,6 +187,8 @@ def check_wrong_calls_change_nothing() -> None:
 
 def check_monitored_barrier() -> None:
     r2ccl.torch_backend.monitored_barrier(timeout=timedelta(minutes=1))
+    gloo = dist.new_group(backend="gloo")
+    refused(lambda: r2ccl.torch_backend.monitored_barrier(gloo), r2ccl.UsageError, "its backend is gloo")
     r2ccl.torch_backend.monitored_barrier(dist.new_group(), timedelta(minutes=1), wait_all_ranks=True)
 
 
@@ -197,7 +200,7 @@ def check_many_groups_share_one_thread() -> None:
         assert x[0] == size()
     assert sum(thread.name == "r2ccl" for thread in threading.enumerate()) == 1
     for group in groups:
-        assert group.communicator.counters is dist.group.WORLD.communicator.counters
+        assert communicator(group).counters is communicator().counters
         dist.destroy_process_group(group)
     refused(lambda: groups[0].allreduce([torch.ones(1)]), r2ccl.CommunicatorClosed, "closed")
     dist.barrier()
@@ -216,12 +219,14 @@ def check_a_group_aborts_alone() -> None:
             r2ccl.CommunicatorAborted,
             "rank 0 called abort() of",
         )
-        assert isinstance(group.failure.error, r2ccl.CommunicatorAborted)
-        assert any("refuses further work" in note for note in group.failure.error.__notes__)
-        assert group.failure.call.startswith("all")
+        failure = r2ccl.torch_backend.failure(group)
+        assert failure is not None
+        assert isinstance(failure.error, r2ccl.CommunicatorAborted)
+        assert any("refuses further work" in note for note in failure.error.__notes__)
+        assert failure.call.startswith("all")
         refused(group.barrier, r2ccl.CommunicatorAborted, "rank 0 called abort() of")
         dist.destroy_process_group(group)
-    assert left.failure is None
+    assert r2ccl.torch_backend.failure(left) is None
     dist.barrier(group=left)
     dist.barrier()
 
