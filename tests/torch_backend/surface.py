@@ -18,7 +18,11 @@ import torch.distributed as dist
 import r2ccl
 import r2ccl.torch_backend
 from r2ccl.torch_backend import communicator
+from r2ccl.torch_backend.registration import HAS_PYTHON_BACKENDS
 from r2ccl.torch_backend.works import CALLBACK_THREADS_MAX
+
+#: torch 2.14 and later let users wait for what a backend in Python returns, and get its future, and see nothing else.
+HIDES_WORKS = HAS_PYTHON_BACKENDS
 
 
 def rank() -> int:
@@ -67,7 +71,11 @@ def check_messages_from_anybody_and_by_tag() -> None:
         sources = []
         for _ in range(1, size()):
             room = torch.zeros(3)
-            source = dist.recv(room, tag=9)
+            if HIDES_WORKS:
+                dist.irecv(room, tag=9).wait()
+                source = int(room[0])
+            else:
+                source = dist.recv(room, tag=9)
             assert room.tolist() == [source] * 3
             sources.append(source)
         assert sorted(sources) == list(range(1, size()))
@@ -94,7 +102,7 @@ def check_messages_to_oneself() -> None:
     dist.isend(torch.arange(4.0) + 1, dst=rank(), tag=1)
     dist.irecv(second, src=rank(), tag=1).wait()
     early.wait()
-    assert early.source_rank() == rank()
+    assert HIDES_WORKS or early.source_rank() == rank()
     assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
     room = torch.zeros(3)
     unlike = dist.irecv(room, src=rank())
@@ -111,8 +119,9 @@ def check_views_of_torch() -> None:
     assert torch.equal(turned.resolve_conj(), numbers.conj().resolve_conj())
     imaginary = numbers.clone().conj().imag
     assert imaginary.is_neg()
-    dist.all_reduce(imaginary)
-    assert imaginary.tolist() == [-size()] * 4
+    if not HIDES_WORKS:  # torch hands a backend a copy of it, and lets that go
+        dist.all_reduce(imaginary)
+        assert imaginary.tolist() == [-size()] * 4
     leaf = torch.ones(6, requires_grad=True)
     dist.all_reduce(leaf)
     assert leaf.tolist() == [size()] * 6
@@ -138,7 +147,7 @@ def check_futures_and_their_callbacks() -> None:
     works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(50)]
     everyone = torch.futures.collect_all([work.get_future() for work in works]).wait()
     assert [one.value()[0].tolist() for one in everyone] == [[size()] * 3] * 50
-    assert works[0].get_future() is works[0].get_future()
+    assert HIDES_WORKS or works[0].get_future() is works[0].get_future()
     assert sum(thread.name == "r2ccl callbacks" for thread in threading.enumerate()) <= CALLBACK_THREADS_MAX
 
 
@@ -150,7 +159,7 @@ def check_waits_with_a_limit_and_awaits() -> None:
         work = dist.all_reduce(x, async_op=True)
         refused(lambda: work.wait(timedelta(milliseconds=20)), TimeoutError, "still under way")
         assert not work.is_completed()
-        assert work.exception() is None
+        assert HIDES_WORKS or work.exception() is None
         dist.barrier(group=go_on)
         work.wait(timedelta(minutes=5))
     else:
@@ -161,13 +170,18 @@ def check_waits_with_a_limit_and_awaits() -> None:
     async def awaits() -> Any:
         return await dist.all_reduce(torch.ones(2), async_op=True)
 
-    assert asyncio.run(awaits())[0].tolist() == [size()] * 2
+    if HIDES_WORKS:
+        dist.barrier()
+    else:
+        assert asyncio.run(awaits())[0].tolist() == [size()] * 2
 
 
 def check_wrong_calls_change_nothing() -> None:
     usage = r2ccl.UsageError
-    refused(lambda: dist.all_reduce(torch.empty(3, device="meta")), usage, "pass tensor.cpu() and copy the result back")
-    refused(lambda: dist.all_reduce(torch.eye(3).to_sparse()), usage, "pass tensor.to_dense()")
+    if not HIDES_WORKS:  # these it answers itself
+        elsewhere = torch.empty(3, device="meta")
+        refused(lambda: dist.all_reduce(elsewhere), usage, "pass tensor.cpu() and copy the result back")
+        refused(lambda: dist.all_reduce(torch.eye(3).to_sparse()), usage, "pass tensor.to_dense()")
     refused(lambda: dist.all_reduce(torch.empty(3, dtype=torch.float8_e5m2)), usage, "cannot be reduced")
     refused(
         lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), usage, "not defined for int32"
@@ -234,7 +248,8 @@ def check_a_group_aborts_alone() -> None:
 def check_names_and_sizes() -> None:
     group = dist.new_group(group_desc="of all")
     assert dist.get_backend(group) == "r2ccl"
-    assert (group.name(), group.rank(), group.size()) == ("r2ccl", rank(), size())
+    assert HIDES_WORKS or group.name() == "r2ccl"
+    assert (group.rank(), group.size()) == (rank(), size())
     assert dist.get_process_group_ranks(group) == list(range(size()))
     assert group.group_desc == "of all"
     assert dist.distributed_c10d._resolve_process_group(group.group_name) is group

@@ -1,4 +1,4 @@
-"""The example in the lab: four hosts train a GPT, one loses a NIC and gets it back, and the loss is the same to the bit."""
+"""The example in the lab: four hosts train a GPT, one loses a NIC and gets it back, and the losses are the same."""
 
 from __future__ import annotations
 

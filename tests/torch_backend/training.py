@@ -25,6 +25,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+import r2ccl.torch_backend  # noqa: F401 - registers the backend
+
 STEPS = 4
 Results = list[Any]
 
