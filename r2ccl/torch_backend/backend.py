@@ -2,7 +2,7 @@
 
 torch then holds it in a process group of its own, beside those of other devices, and keeps of a Python object only what
 C++ needs of it. So this object is held until it ends (:meth:`Backend._hold`), or Python would collect it under torch's
-hands. Written after torch's sources; see docs/torch.md for what was run.
+hands. Of our Work torch shows ``wait`` and ``get_future`` alone.
 """
 
 from __future__ import annotations

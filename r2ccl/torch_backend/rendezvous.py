@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -34,8 +34,11 @@ from r2ccl.topology import AddressBook, Member, pack_member, unpack_member
 
 T = TypeVar("T")
 
-#: One visit to the store waits at most this long, so that nobody is stuck in it when the time is up.
-VISIT = timedelta(seconds=1)
+#: One visit to the store waits at most this long, so that nobody is stuck in it when the process is to end. torch warns
+#: of each that was in vain.
+VISIT_S = 10.0
+#: What is there already is found in this time, however late we ask.
+VISIT_S_MIN = 0.1
 SECRET_BYTES = 32
 _CONNECTED = b"connected"
 
@@ -56,35 +59,48 @@ class Place:
         return cls(store, rank, size, f"r2ccl/{turn}")
 
     def said_by_all(self, what: str, word: bytes, timeout_s: float) -> list[bytes]:
-        """Say a word and hear those of all ranks, in order of rank. Raises :class:`RendezvousError`, which names who is
-        missing, if rank 0 asks."""
+        """Say a word and hear those of all ranks, in order of rank. Raises :class:`RendezvousError`, which on rank 0
+        names who is missing."""
         self.store.set(f"{self.prefix}/{what}/{self.rank}", word)
         if self.rank:
-            heard = msgpack.unpackb(self.heard(f"{self.prefix}/{what}/all", timeout_s, [0]))
-        else:
-            deadline_s = MonotonicClock().now() + timeout_s
-            keys = [f"{self.prefix}/{what}/{rank}" for rank in range(self.size)]
-            heard = [self.heard(key, deadline_s - MonotonicClock().now(), [n]) for n, key in enumerate(keys)]
-            self.store.set(f"{self.prefix}/{what}/all", msgpack.packb(heard))
-        if not isinstance(heard, list) or len(heard) != self.size or any(type(one) is not bytes for one in heard):
-            raise RendezvousError(f"torch's store has no list of {self.size} words under {what!r}: somebody else's?")
+            (packed,) = self.heard([f"{self.prefix}/{what}/all"], timeout_s)
+            return _unpacked(packed, self.size)
+        heard = self.heard([f"{self.prefix}/{what}/{rank}" for rank in range(self.size)], timeout_s)
+        self.store.set(f"{self.prefix}/{what}/all", msgpack.packb(heard))
         return heard
 
-    def heard(self, key: str, timeout_s: float, awaited: Sequence[int]) -> bytes:
-        """What stands under a key, when it does."""
-        deadline_s = MonotonicClock().now() + timeout_s
+    def heard(self, keys: list[str], timeout_s: float) -> list[bytes]:
+        """What stands under the keys, when all of it does."""
+        clock = MonotonicClock()
+        deadline_s = clock.now() + timeout_s
         while True:
+            left_s = deadline_s - clock.now()
             try:
-                self.store.wait([key], VISIT)
-                return bytes(self.store.get(key))
+                self.store.wait(keys, timedelta(seconds=min(VISIT_S, max(left_s, VISIT_S_MIN))))
+                return [bytes(self.store.get(key)) for key in keys]
             except torch.distributed.DistNetworkError as lost:
                 raise RendezvousError(f"torch's store is gone: {lost}") from lost
             except (torch.distributed.DistStoreError, RuntimeError) as not_there:
-                if MonotonicClock().now() >= deadline_s:
-                    missing = ", ".join(map(str, awaited))
-                    raise RendezvousError(
-                        f"rank(s) {missing} did not come to torch's store within {timeout_s:g} s"
-                    ) from not_there
+                if left_s <= 0:
+                    raise RendezvousError(f"{self._missing(keys)} within {timeout_s:g} s") from not_there
+
+    def _missing(self, keys: list[str]) -> str:
+        if keys[0].endswith("/all"):
+            return "rank 0 did not gather all ranks at torch's store"
+        if keys[0].endswith("/end"):
+            return "not all ranks were connected"
+        missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+        return f"rank(s) {', '.join(map(str, missing))} did not come to torch's store"
+
+
+def _unpacked(packed: bytes, size: int) -> list[bytes]:
+    try:
+        heard = msgpack.unpackb(packed)
+    except (ValueError, msgpack.UnpackException) as bad:
+        raise RendezvousError(f"torch's store has no list of ours: {bad}") from bad
+    if not isinstance(heard, list) or len(heard) != size or any(type(one) is not bytes for one in heard):
+        raise RendezvousError(f"torch's store has no list of {size} words of ours")
+    return heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +171,7 @@ class _Met:
         store, prefix = self._place.store, self._place.prefix
         if store.add(f"{prefix}/connected", 1) == self._place.size:
             store.set(f"{prefix}/end", _CONNECTED)
-        everybody = [rank for rank in range(self._place.size) if rank != self._place.rank]
-        end = self._place.heard(f"{prefix}/end", self._timeout_s, everybody)
+        (end,) = self._place.heard([f"{prefix}/end"], self._timeout_s)
         if end != _CONNECTED:
             raise RendezvousError(end.decode(errors="replace"))
 

@@ -19,6 +19,7 @@ import r2ccl
 import r2ccl.torch_backend
 from r2ccl.torch_backend import communicator
 from r2ccl.torch_backend.registration import HAS_PYTHON_BACKENDS
+from r2ccl.torch_backend.rendezvous import Place, find_company
 from r2ccl.torch_backend.works import CALLBACK_THREADS_MAX
 
 #: torch 2.14 and later let users wait for what a backend in Python returns, and get its future, and see nothing else.
@@ -254,6 +255,17 @@ def check_names_and_sizes() -> None:
     assert group.group_desc == "of all"
     assert dist.distributed_c10d._resolve_process_group(group.group_name) is group
     assert "cpu" in dist.distributed_c10d._device_capability(group)
+
+
+def check_who_does_not_come_is_named() -> None:
+    """In a store of this rank's own, where nobody else comes."""
+    store = dist.HashStore()
+    alone = [Place.of(store, here, 3) for here in (0, 1, 1)]
+    kind = r2ccl.RendezvousError
+    refused(lambda: find_company(alone[0], "node", False, 0.3), kind, "rank(s) 1, 2 did not come to torch's store")
+    refused(lambda: find_company(alone[1], "node", False, 0.3), kind, "rank 0 did not gather all ranks")
+    store.set("r2ccl/2/hello/all", b"\x81\xa1")
+    refused(lambda: find_company(alone[2], "node", False, 0.3), kind, "no list of ours")
 
 
 def check_anew_after_the_end() -> None:

@@ -17,7 +17,7 @@ from tests.torch_backend.jobs import PATIENCE_S, ROOT, environment, run_job
 pytestmark = [pytest.mark.end_to_end, pytest.mark.torchrun, pytest.mark.timeout(300)]
 
 COMPARED_MIN, WITH_GLOO_MIN = 700, 500
-CHECKS_MIN, SCENARIOS = 12, 13
+CHECKS_MIN, SCENARIOS = 13, 13
 
 
 @pytest.mark.parametrize("size", [2, 4])
