@@ -45,6 +45,20 @@ def test_what_torch_builds_on_collectives_trains_as_with_gloo(torchrun: str, siz
         assert len(rank.ended_well()["agreed"]) == SCENARIOS
 
 
+def test_the_example_learns_the_same_with_r2ccl_and_gloo(torchrun: str) -> None:
+    losses = []
+    for backend in ("r2ccl", "gloo"):
+        example = [str(ROOT / "examples" / "train_gpt.py"), "--steps=6", "--json", f"--backend={backend}"]
+        ran = subprocess.run(
+            [torchrun, "--standalone", "--nproc-per-node=2", *example],
+            env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr[-4000:]
+        losses.append([json.loads(line)["bits"] for line in ran.stdout.splitlines() if line.startswith("{")])
+    assert len(losses[0]) == 6
+    assert losses[0] == losses[1]
+
+
 def errors_of(torchrun: str, size: int, story: str, dead: int | None = None, **options: Any) -> list[dict[str, Any]]:
     """What the ranks were told; of the one that is to die, how it did."""
     ranks = run_job(torchrun, size, "failures", [story], **options)
