@@ -53,9 +53,6 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
             return c10d.ErrorType.TIMEOUT
         return c10d.ErrorType.REMOTE_ERROR
 
-    def _set_sequence_number_for_group(self) -> None:
-        """The core numbers its operations."""
-
     def _hold(self) -> None:
         """The end of the program: nothing is left to be done."""
 

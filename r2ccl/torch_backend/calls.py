@@ -287,6 +287,14 @@ class Calls:
         """A barrier whose :class:`~r2ccl.errors.CollectiveTimeout` names all who did not come, on every rank."""
         self.barrier(opts).wait()
 
+    def _set_sequence_number_for_group(self) -> None:
+        """The core numbers its operations, from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many were called, for torch's checks while debugging."""
+        called: int = self._group.communicator.stats()["operations"]["called"]
+        return called
+
     def set_timeout(self, timeout: timedelta) -> None:
         self._group.timeout = timeout
 

@@ -95,6 +95,3 @@ class ProcessGroup(Calls, torch.distributed.ProcessGroup):  # type: ignore[misc,
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
         return self
-
-    def _set_sequence_number_for_group(self) -> None:
-        """The core numbers its operations."""

@@ -251,6 +251,8 @@ def check_names_and_sizes() -> None:
     assert dist.get_backend(group) == "r2ccl"
     assert HIDES_WORKS or group.name() == "r2ccl"
     assert (group.rank(), group.size()) == (rank(), size())
+    dist.barrier(group=group)
+    assert HIDES_WORKS or group._get_sequence_number_for_group() == 1
     assert dist.get_process_group_ranks(group) == list(range(size()))
     assert group.group_desc == "of all"
     assert dist.distributed_c10d._resolve_process_group(group.group_name) is group
