@@ -3,6 +3,8 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 300
+# The torch of make test-torch. 2.14 and later come with CUDA, several GB.
+TORCH  ?= 2.13.0
 # More for pytest, as in: make test ARGS="-k wire"
 ARGS   ?=
 # The first Python of 3.11 or later that can make a virtual environment. Override: make PYTHON=/path/to/python test
@@ -12,12 +14,13 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 APT_LINE := apt-get install git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-compose check format sim bench faults soak docs clean
+.PHONY: help setup demo test test-torch test-compose check format sim bench faults soak docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo            set up, then watch all-reduces survive the loss of a NIC"
 	@echo "make test            set up, then run all tests (ARGS=... goes to pytest)"
+	@echo "make test-torch      the tests that need torch, with TORCH=2.13.0 in an environment of its own"
 	@echo "make test-compose    all-reduces in 4 containers, NICs cut in five ways (root and Docker; docs/docker.md)"
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=300   that many simulated worlds with faults"
@@ -64,6 +67,9 @@ test: $(DEV)
 	@none=; \
 	$(BIN)/python -m pytest -n 2 -m "not end_to_end" $(ARGS) || { [ $$? -eq 5 ] && none=yes; } || exit 1; \
 	$(BIN)/python -m pytest -m end_to_end $(ARGS) || { [ $$? -eq 5 ] && [ -z "$$none" ]; }
+
+test-torch: $(DEV)
+	$(BIN)/python -m pytest -m torchrun --torchrun="$$(TORCH=torch==$(TORCH) scripts/ci/torch_venv.sh)" $(ARGS)
 
 test-compose: $(RUNTIME)
 	$(BIN)/python -m tests.compose.run

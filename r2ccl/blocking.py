@@ -98,9 +98,9 @@ class Communicator:
         """See :meth:`r2ccl.Communicator.reduce_scatter`."""
         return self.futures.reduce_scatter(out, x, op, timeout=timeout).wait()
 
-    def gather(self, x: Any, root: int, *, timeout: float | None = None) -> Any:
+    def gather(self, x: Any, root: int, out: Any = None, *, timeout: float | None = None) -> Any:
         """See :meth:`r2ccl.Communicator.gather`."""
-        return self.futures.gather(x, root, timeout=timeout).wait()
+        return self.futures.gather(x, root, out, timeout=timeout).wait()
 
     def scatter(self, out: Any, xs: Any, root: int, *, timeout: float | None = None) -> Any:
         """See :meth:`r2ccl.Communicator.scatter`."""

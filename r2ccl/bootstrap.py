@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, assert_never
 
@@ -47,6 +47,8 @@ logger = logging.getLogger("r2ccl")
 
 #: Wraps each device as it is opened: how the ``faulty`` transport gets in.
 WrapDevice = Callable[[Device], Device]
+#: Announces this rank and waits until all have come.
+Meet = Callable[[Meeting, Member, Strangers], Awaitable[Rendezvous]]
 
 
 class Connecting:
@@ -133,9 +135,22 @@ def connect(
         raise
 
     def start(thread: ProgressThread | None) -> Coroutine[Any, Any, Communicator]:
-        return _connect_and_log(placement, chosen, wrap_device, close_log, thread)
+        return _connect_and_log(placement, chosen, wrap_device, close_log, thread, meet)
 
     return Connecting(start, progress == "thread")
+
+
+def connect_at(placement: Placement, meet_there: Meet, reading: Reading) -> Connecting:
+    """As :func:`connect`, on a thread of its own, for those who have a place of their own to meet at."""
+    chosen = reading.settings
+    close_log = open_log(LOG_LEVELS[chosen.debug], chosen.debug_file)
+    _log_settings(reading)
+    logger.info("%s", placement.describe())
+
+    def start(thread: ProgressThread | None) -> Coroutine[Any, Any, Communicator]:
+        return _connect_and_log(placement, chosen, None, close_log, thread, meet_there)
+
+    return Connecting(start, on_a_thread=True)
 
 
 def _log_settings(reading: Reading) -> None:
@@ -153,10 +168,11 @@ async def _connect_and_log(
     wrap_device: WrapDevice | None,
     close_log: Callable[[], None],
     thread: ProgressThread | None,
+    meet_there: Meet,
 ) -> Communicator:
     """Connect; the log stays open until the communicator has ended."""
     try:
-        communicator = await _connect(placement, settings, wrap_device, thread)
+        communicator = await _connect(placement, settings, wrap_device, thread, meet_there)
     except BaseException:
         close_log()
         raise
@@ -165,7 +181,11 @@ async def _connect_and_log(
 
 
 async def _connect(
-    placement: Placement, settings: Settings, wrap_device: WrapDevice | None, thread: ProgressThread | None
+    placement: Placement,
+    settings: Settings,
+    wrap_device: WrapDevice | None,
+    thread: ProgressThread | None,
+    meet_there: Meet,
 ) -> Communicator:
     loop = asyncio.get_running_loop()
     selection = find_nics(
@@ -187,7 +207,7 @@ async def _connect(
             dataclasses.replace(nic, endpoint=device.reserve()) for nic, device in zip(found, devices, strict=True)
         )
         member = Member(placement.rank, meeting.incarnation, node_id(settings.node_id), announced)
-        rendezvous = await meet(meeting, member, strangers)
+        rendezvous = await meet_there(meeting, member, strangers)
     except BaseException:
         for device in devices:
             device.close()

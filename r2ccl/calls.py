@@ -94,14 +94,21 @@ def reduce_scatter(who: Ranks, out: Any, x: Any, op: Op) -> Asked:
     return _in_parts(CollectiveKind.REDUCE_SCATTER, who, mine, whole, parts, out, reads_whole=True, op=op)
 
 
-def gather(who: Ranks, x: Any, root: int) -> Asked:
-    """``x`` of all ranks to the root, in arrays like ``x`` made here."""
+def gather(who: Ranks, x: Any, root: int, out: Any = None) -> Asked:
+    """``x`` of all ranks to the root, into ``out``, or in arrays like ``x`` made here."""
     mine = buffers.view(x, False, "gather")
     parts = (mine.count,) * who.size
     whole: list[Buffer] = []
     result = None
-    if who.rank == root:
+    if who.rank == root and out is None:
         result, whole = _room(x, mine, who.size, "gather")
+    elif who.rank == root:
+        whole, room = _whole(who, out, True, "gather", mine)
+        result = out
+        if room != parts:
+            raise UsageError(f"gather: x has {mine.count} elements, and the parts of out have {list(room)}")
+    elif out is not None:
+        raise UsageError("gather: out is the root's; pass None elsewhere")
     is_root = who.rank == root
     return _in_parts(
         CollectiveKind.GATHER, who, mine, whole, parts, result, root, reads_part=True, writes_whole=is_root

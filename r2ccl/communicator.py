@@ -117,11 +117,12 @@ class Communicator(Handle):
         self._check_op("reduce_scatter", op)
         return self._submit(calls.reduce_scatter(self._who, out, x, op), timeout)
 
-    def gather(self, x: Any, root: int, *, timeout: float | None = None) -> Work:
-        """``x`` of all ranks, equal in shape and dtype, to rank ``root``. There the Work's result is a list as of
-        :meth:`all_gather`, elsewhere None."""
+    def gather(self, x: Any, root: int, out: Any = None, *, timeout: float | None = None) -> Work:
+        """``x`` of all ranks, equal in shape and dtype, to rank ``root``. There the Work's result is ``out``, a list
+        with an array for each rank or one array of all, or without it a list as of :meth:`all_gather`; elsewhere
+        None."""
         self._check_root("gather", root)
-        return self._submit(calls.gather(self._who, x, root), timeout)
+        return self._submit(calls.gather(self._who, x, root, out), timeout)
 
     def scatter(self, out: Any, xs: Any, root: int, *, timeout: float | None = None) -> Work:
         """``xs[rank]`` of rank ``root`` into ``out`` of each rank. ``xs``: a list with an array for each rank, all as

@@ -91,6 +91,11 @@ class Handle:
         """State changes: links and NICs going down and up, lanes moving, failures."""
         return self._runtime.shared.events
 
+    @property
+    def failure(self) -> R2cclError | None:
+        """Why it refuses work; None while it works."""
+        return self._coordinator.failing.error
+
     # The way of a call.
 
     def _submit(self, asked: Asked, timeout: float | None, on_end: Callable[[Work], None] | None = None) -> Work:
@@ -285,6 +290,21 @@ class Handle:
             self._thread.run(_called(self._abort)).result()
         self._stop_thread()
 
+    def abort_alone(self, why: str) -> None:
+        """Fail this communicator on all members, and no other: what is unfinished ends with
+        :class:`~r2ccl.errors.CommunicatorAborted`, and it refuses work."""
+        if self._in_child or self._runtime.is_closed or self._is_closed:
+            return
+        if self._thread is None or self._thread.is_current:
+            self._abort_alone(why)
+        else:
+            self._thread.run(_called(self._abort_alone, why)).result()
+
+    def _abort_alone(self, why: str) -> None:
+        if not self._is_closed:
+            failing = self._coordinator.failing
+            failing.fail(failing.first_unfinished(), "aborted", why, ())
+
     def _abort(self) -> None:
         if self._runtime.is_closed:
             return
@@ -367,5 +387,5 @@ def _or_end(work: Work, function: Callable[..., object], *arguments: Any) -> Non
         work.finish(error)
 
 
-async def _called(function: Callable[[], None]) -> None:
-    function()
+async def _called(function: Callable[..., None], *arguments: Any) -> None:
+    function(*arguments)

@@ -236,6 +236,11 @@ class Surface:
         assert (gathered is None) == (self.comm.rank != case.root)
         for found, expected in zip(gathered or (), operands(self.comm.size, case), strict=gathered is not None):
             self._is(found, expected, case)
+        (room,) = self._give(self._room(self.comm.size * case.count, case))
+        out = room if self.comm.rank == case.root else None
+        assert await self.comm.gather(x, case.root, out) is out
+        if out is not None:
+            self._is(out, np.concatenate(operands(self.comm.size, case)), case)
 
     async def check_scatter(self, case: Case) -> None:
         """A list, and one array of all."""

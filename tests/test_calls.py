@@ -140,6 +140,14 @@ WRONG: dict[str, tuple[Call, str]] = {
     # gather
     "gather: no rank": (lambda c: c.gather(floats(3), -1), "gather: root=-1 is no rank"),
     "gather: columns": (lambda c: c.gather(columns(3), 0), "gather: .* not C-contiguous"),
+    "gather: out too short": (
+        lambda c: c.gather(floats(3), c.rank, floats(8)),
+        r"gather: x has 3 elements, and the parts of out have \[3, 3, 2\]",
+    ),
+    "gather: out elsewhere": (
+        lambda c: c.gather(floats(3), (c.rank + 1) % c.size, floats(9)),
+        "gather: out is the root's; pass None elsewhere",
+    ),
     # scatter
     "scatter: no rank": (lambda c: c.scatter(floats(3), None, 3), "scatter: root=3 is no rank"),
     "scatter: nothing at the root": (lambda c: c.scatter(floats(3), None, c.rank), "scatter: .* pass np.asarray"),

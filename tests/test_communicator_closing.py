@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from r2ccl.communicator import Communicator
-from r2ccl.errors import CommunicatorClosed, PeerLost
+from r2ccl.errors import CommunicatorAborted, CommunicatorClosed, PeerLost
 from r2ccl.protocol.wire import Kind
 from r2ccl.sim.world import World
 from tests.simulated import called, simulate, together
@@ -170,6 +170,26 @@ def test_an_abort_fails_our_operations_at_once_and_looks_like_a_death_to_the_oth
             await works[2]
 
     simulate(story)
+
+
+def test_an_abort_alone_fails_one_communicator_on_all_members_and_no_other() -> None:
+    async def story(world: World) -> None:
+        groups = [await communicator.new_group([0, 2]) for communicator in world.communicators]
+        first, nobody, third = groups
+        assert nobody is None
+        work = third.all_reduce(np.ones(1000))
+        assert first.failure is None
+        first.abort_alone("had enough")
+        with pytest.raises(CommunicatorAborted, match="had enough"):
+            await work
+        with pytest.raises(CommunicatorAborted, match="had enough"):
+            first.barrier()
+        assert isinstance(third.failure, CommunicatorAborted)
+        await together(world, lambda communicator: communicator.barrier())
+        third.abort_alone("again")  # changes nothing
+        assert [communicator.failure for communicator in world.communicators] == [None] * 3
+
+    simulate(story, ranks=3)
 
 
 def test_leaving_the_block_with_an_error_aborts_and_without_one_closes() -> None:

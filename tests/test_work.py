@@ -52,6 +52,27 @@ def test_many_threads_may_wait_for_one_work() -> None:
     assert work.wait() == "result"
 
 
+def test_who_wants_to_be_told_is_told_once_before_or_after_the_end() -> None:
+    work = Work("barrier()", None, ELSEWHERE)
+    told: list[str] = []
+    work.when_done(lambda: told.append("early" if work.done() else "too early"))
+    assert told == []
+    work.finish(None)
+    assert told == ["early"]
+    work.when_done(lambda: told.append("late"))
+    assert told == ["early", "late"]
+
+
+def test_whoever_comes_while_it_ends_is_told_once() -> None:
+    for _ in range(200):
+        work = Work("barrier()", None, ELSEWHERE)
+        told: list[int] = []
+        threads, _ = on_threads(4, lambda work=work, told=told: work.when_done(lambda: told.append(1)))  # type: ignore[misc]
+        work.finish(None)
+        joined(threads)
+        assert told == [1] * 4
+
+
 def test_all_who_wait_get_the_error() -> None:
     work = Work("barrier()", None, ELSEWHERE)
     threads, got = on_threads(5, lambda: work.wait(20.0))

@@ -28,6 +28,7 @@ class Work:
     __slots__ = (
         "__weakref__",
         "_awaited",
+        "_callbacks",
         "_done",
         "_error",
         "_events",
@@ -53,6 +54,8 @@ class Work:
         #: Awaits, with the thread of their loop.
         self._waiters: list[tuple[asyncio.Future[None], int]] = []
         self._events: list[threading.Event] = []
+        #: Each is called by whoever takes it out.
+        self._callbacks: list[Callable[[], None]] = []
         #: Called once, before anybody else hears that it is over.
         self._on_end = on_end
 
@@ -101,6 +104,22 @@ class Work:
         self._awaited = True
         return self._outcome()
 
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back once when it is over: on the thread that ends it, which must not be kept, or here and now if it has
+        ended. Asking :meth:`exception` is then up to who is called."""
+        self._callbacks.append(callback)
+        # It may have ended before the callback was there to be called.
+        if self._done:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return  # the other thread took the last one
+            callback()
+
     def _outcome(self) -> Any:
         if self._error is not None:
             raise self._error.with_traceback(None)  # else it would grow with everyone who asks
@@ -132,6 +151,7 @@ class Work:
         self._done = True
         for event in tuple(self._events):
             event.set()
+        self._call_back()
         waiters, self._waiters = self._waiters, []
         for waiter, thread in tuple(waiters):
             if thread == self._thread:

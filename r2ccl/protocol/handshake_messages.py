@@ -109,9 +109,9 @@ def cut(buffer: bytearray) -> bytes | None:
 def read_opening(body: bytes) -> Opening:
     """Raises :class:`Garbage`."""
     try:
-        # No list of ours is longer, and the lists that a stranger announces are allocated before they are filled: 1 KiB
+        # No list or map of ours is longer, and what a stranger announces of them is allocated before it is filled: 1 KiB
         # of lists in lists, each said to be as long as the message, took 3 MiB.
-        fields = msgpack.unpackb(body, max_array_len=FIELDS_MAX, max_map_len=0, max_ext_len=0)
+        fields = msgpack.unpackb(body, max_array_len=FIELDS_MAX, max_map_len=FIELDS_MAX, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as bad:
         raise Garbage(f"a message is no msgpack ({type(bad).__name__})") from bad
     if not isinstance(fields, list) or len(fields) < 4 or fields[0] != MAGIC:

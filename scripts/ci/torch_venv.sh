@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-torch, an environment with r2ccl and torch for the tests that start ranks with torchrun, and prints where
-# its torchrun is:
+# Makes .venv-torch, an environment with r2ccl and torch for the tests whose ranks use torch, and prints where its
+# torchrun is. `make test-torch` calls it, and runs those tests alone; with all others they run by
 #
 #     make test ARGS="--torchrun=$(scripts/ci/torch_venv.sh)"
 #

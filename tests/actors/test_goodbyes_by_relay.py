@@ -25,7 +25,8 @@ def test_a_relay_that_lost_its_way_to_a_rank_that_closes_does_not_speak_for_it(o
         await world.communicators[1].send(np.arange(8.0), 0)
         closing = asyncio.ensure_future(world.communicators[1].close())
         await asyncio.sleep(0.01)
-        assert 1 in world.runtimes[0]._partings._said_goodbye
+        # A goodbye follows the messages before it.
+        assert 1 not in world.runtimes[0]._partings._said_goodbye
         deaf = False
         received = np.zeros(8)
         world.fabric.silent_drop_link((1, 0), (by, 0))

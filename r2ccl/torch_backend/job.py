@@ -1,0 +1,58 @@
+"""What the process groups of a process have in common: one job, with its NICs, sockets, links and thread.
+
+The default group connects. Every other group of r2ccl whose members belong to it is a group of the same job, made
+without a message. Where the default group is another backend's, a group connects by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from r2ccl.bootstrap import connect_at
+from r2ccl.communicator import Communicator
+from r2ccl.config import job_secret, read_settings
+from r2ccl.rendezvous.launch import Placement
+from r2ccl.torch_backend.group import Group
+from r2ccl.torch_backend.rendezvous import Place, StoreMeeting, find_company
+from r2ccl.torch_backend.works import Callbacks
+from r2ccl.transport.node_identity import node_id
+
+
+class Job:
+    """A connected job."""
+
+    def __init__(self, communicator: Communicator, ranks: Sequence[int]) -> None:
+        self.communicator = communicator
+        #: Of each member, its rank in the default group.
+        self.ranks = tuple(ranks)
+        self.callbacks = Callbacks()
+        communicator.when_closed(self.callbacks.stop)
+
+    def covers(self, ranks: Sequence[int]) -> bool:
+        """Are all of these its members?"""
+        return set(ranks) <= set(self.ranks)
+
+    def whole(self, name: str, timeout: timedelta) -> Group:
+        """The group of all its members."""
+        return Group(self.communicator, name, self.ranks, timeout, self.callbacks)
+
+    def part(self, name: str, ranks: Sequence[int], timeout: timedelta) -> Group:
+        """A group of some of its members, this rank one of them."""
+        made: Communicator = self.communicator.new_group([self.ranks.index(rank) for rank in ranks]).wait()
+        return Group(made, name, ranks, timeout, self.callbacks)
+
+
+def connect(store: Any, rank: int, size: int, name: str, ranks: Sequence[int], timeout: timedelta) -> Job:
+    """Find the other ranks through torch's store, and connect to them."""
+    reading = read_settings()
+    settings = reading.settings
+    place = Place.of(store, rank, size)
+    company = find_company(place, node_id(settings.node_id), bool(job_secret(settings)), timeout.total_seconds())
+    if company.secret:
+        reading = reading._replace(settings=settings.replace(secret=company.secret))
+    # Ranks of one node need no NIC to reach one another.
+    host = "127.0.0.1" if len(set(company.nodes)) == 1 else ""
+    placement = Placement(rank, size, None, host, 0, "torch.distributed", "torch's store", f"torch-{name}")
+    return Job(connect_at(placement, StoreMeeting(place), reading).wait(), ranks)
