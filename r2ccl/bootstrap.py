@@ -188,13 +188,8 @@ async def _connect(
     meet_there: Meet,
 ) -> Communicator:
     loop = asyncio.get_running_loop()
-    selection = find_nics(
-        settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
-    )
+    selection = _select(placement, settings)
     found = selection.nics
-    if settings.nic_speed_mbit_s:
-        found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
-    found = with_lanes(found, settings.lanes_per_nic)
     meeting = _meeting(placement, settings)
     refuse_open_listeners(placement, settings, found, meeting.secret)
     incarnations: dict[int, int] = {}
@@ -231,6 +226,17 @@ async def _connect(
         raise
     communicator.when_closed(strangers.close)
     return communicator
+
+
+def _select(placement: Placement, settings: Settings) -> Selection:
+    """The NICs of this rank, as the settings have them."""
+    selection = find_nics(
+        settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
+    )
+    found = selection.nics
+    if settings.nic_speed_mbit_s:
+        found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
+    return dataclasses.replace(selection, nics=with_lanes(found, settings.lanes_per_nic))
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
