@@ -109,7 +109,7 @@ def cut(buffer: bytearray) -> bytes | None:
 def read_opening(body: bytes) -> Opening:
     """Raises :class:`Garbage`."""
     try:
-        # No list or map of ours is longer, and what a stranger announces of them is allocated before it is filled: 1 KiB
+        # No list or map of ours is longer, and what a stranger announces is allocated before it is filled: 1 KiB
         # of lists in lists, each said to be as long as the message, took 3 MiB.
         fields = msgpack.unpackb(body, max_array_len=FIELDS_MAX, max_map_len=FIELDS_MAX, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as bad:
