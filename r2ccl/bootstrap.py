@@ -24,13 +24,14 @@ from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
 from r2ccl.errors import ConfigurationError, RendezvousError
+from r2ccl.ids import SHARED_NIC
 from r2ccl.progress import ProgressThread
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
 from r2ccl.rendezvous.meeting import Meeting
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.telemetry.log_output import open_log
-from r2ccl.topology import Member, Nic
+from r2ccl.topology import Member, Nic, shared_memory_endpoint
 from r2ccl.transport.interface import Device
 from r2ccl.transport.link_events import AddressEvent, LinkEvent, LinkWatcher, link_events_available
 from r2ccl.transport.link_statistics import NicErrors
@@ -38,6 +39,7 @@ from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
 from r2ccl.transport.node_identity import node_id
+from r2ccl.transport.shared_memory import SharedMemoryDevice, rings_work_here
 from r2ccl.transport.tcp import Admission, TcpDevice
 
 logger = logging.getLogger("r2ccl")
@@ -177,20 +179,52 @@ async def _connect(
     incarnations: dict[int, int] = {}
     admission = Admission(meeting.identity, incarnations)
     devices = [TcpDevice(nic, admission, loop) for nic in found]
+    memory: SharedMemoryDevice | None = None
     try:
         announced = tuple(
             dataclasses.replace(nic, endpoint=device.reserve()) for nic, device in zip(found, devices, strict=True)
         )
         member = Member(placement.rank, meeting.incarnation, node_id(settings.node_id), announced)
+        memory = _shared_memory(settings, member, admission) if placement.size > 1 else None
         rendezvous = await meet(meeting, member)
     except BaseException:
         for device in devices:
             device.close()
+        if memory is not None:
+            memory.close()
         raise
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
     selection = dataclasses.replace(selection, nics=announced)
-    return await _join(settings, placement, rendezvous, opened, selection, thread)
+    shares = _with_neighbours(memory, member, rendezvous)
+    return await _join(settings, placement, rendezvous, opened, shares, selection, thread)
+
+
+def _shared_memory(settings: Settings, member: Member, admission: Admission) -> SharedMemoryDevice | None:
+    """Where neighbours can ask for memory to share, before they can have heard of us; None: not on this machine."""
+    if settings.shared_memory == "off" or not rings_work_here():
+        return None
+    nic = Nic(SHARED_NIC, "memory", shared_memory_endpoint(member))
+    device = SharedMemoryDevice(nic, admission, asyncio.get_running_loop())
+    try:
+        device.reserve()
+    except OSError as error:
+        logger.warning("no shared memory (%s): ranks of this node use NICs", error)
+        return None
+    return device
+
+
+def _with_neighbours(
+    memory: SharedMemoryDevice | None, member: Member, rendezvous: Rendezvous
+) -> SharedMemoryDevice | None:
+    """The same, if there are others on this node. Who waits looks for news if that leaves every rank a core."""
+    ranks = sum(other.node == member.node for other in rendezvous.book)
+    if memory is not None and ranks == 1:
+        memory.close()
+        return None
+    if memory is not None:
+        memory.may_spin = ranks <= len(os.sched_getaffinity(0))
+    return memory
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
@@ -225,6 +259,7 @@ async def _join(
     placement: Placement,
     rendezvous: Rendezvous,
     devices: list[Device],
+    memory: Device | None,
     selection: Selection,
     thread: ProgressThread | None,
 ) -> Communicator:
@@ -233,7 +268,7 @@ async def _join(
     events = EventLog(clock, rank=placement.rank)
     new_errors = NicErrors().new_errors
     shared = Shared(placement.rank, rendezvous.book, settings, clock, loop, events, new_errors=new_errors)
-    runtime = Runtime(shared, devices)
+    runtime = Runtime(shared, devices, memory)
     communicator = world(runtime, thread, placement.local_rank)
     try:
         runtime.start()

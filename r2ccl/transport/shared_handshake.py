@@ -200,9 +200,7 @@ class Handshake:
             descriptors: list[int] = []
             try:
                 if self._machine.done:
-                    packet, descriptors, _, _ = socket.recv_fds(
-                        self._sock, _PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC
-                    )
+                    packet, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
                 else:
                     packet = self._sock.recv(_PACKET_BYTES)
             except BlockingIOError:
