@@ -223,7 +223,7 @@ def _with_neighbours(
         memory.close()
         return None
     if memory is not None:
-        memory.may_spin = ranks <= len(os.sched_getaffinity(0))
+        memory.spin.enabled = ranks <= len(os.sched_getaffinity(0))
     return memory
 
 

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.shared_ring import PIECE_BYTES, RingReader, RingWriter, padded
+from r2ccl.transport.shared_spin import SpinBudget
 
 #: Chunks up to this size are delivered where they lie; larger ones are received in place.
 WHOLE_BYTES_MAX = 16 << 10
@@ -45,8 +46,7 @@ Frame = tuple[bytes, bytes | memoryview]
 class Poller(Protocol):
     """Who looks at the rings: the device."""
 
-    #: There are cores enough to look for a while without finding anything.
-    may_spin: bool
+    spin: SpinBudget
 
     def is_busy(self, connection: SharedConnection) -> None:
         """Look at its rings in the next turns of the loop."""
@@ -124,7 +124,7 @@ class SharedConnection:
             self._pump(writer)
         poller = self._poller
         assert poller is not None
-        if not self.is_hot and (poller.may_spin or self._queue):
+        if not self.is_hot and (self._queue or poller.spin.enabled):
             # What is sent is answered, mostly soon.
             poller.is_busy(self)
 

@@ -6,8 +6,7 @@ here is how a rank learns that there is something to read: while a connection is
 of the loop, which costs neither end a system call; soon after the last frame it *parks*, and whoever writes then wakes
 it by the device's eventfd.
 
-Looking takes a core. With more ranks on the node than cores it would take it from the very rank that is waited for, so
-there a connection parks at once (``may_spin``).
+Looking takes a core; when that pays is decided in ``shared_spin``. Where it does not, a connection parks at once.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import secrets
 import socket
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from r2ccl.transport.interface import Purpose as WirePurpose
 from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_handshake import Handshake, SharedProbe, address, new_socket
 from r2ccl.transport.shared_ring import rings_work_here
+from r2ccl.transport.shared_spin import SpinBudget
 from r2ccl.transport.tcp import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, HALF_OPEN_MAX, Admission
 
 __all__ = ["SharedMemoryDevice", "rings_work_here"]
@@ -35,6 +36,8 @@ __all__ = ["SharedMemoryDevice", "rings_work_here"]
 SPIN_TURNS = 16
 #: Looks at all rings in one turn: about 6 us. Other callbacks of the loop wait for no longer.
 LOOKS_PER_TURN = 64
+#: Turns after which the system is asked whether it took our core: the answer costs as much as ten looks.
+TURNS_PER_QUESTION = 32
 
 
 class SharedMemoryDevice:
@@ -44,7 +47,7 @@ class SharedMemoryDevice:
 
     def __init__(self, nic: Nic, admission: Admission, loop: asyncio.AbstractEventLoop, may_spin: bool = True) -> None:
         self.nic = nic
-        self.may_spin = may_spin
+        self.spin = SpinBudget(may_spin)
         self.bell = -1
         #: Handshakes that failed, for counters.
         self.refused = 0
@@ -63,6 +66,8 @@ class SharedMemoryDevice:
         self._turn_is_due = False
         #: Turns left to look without finding anything.
         self._patience = 0
+        self._turns = 0
+        self._preemptions = 0
 
     @property
     def receiver(self) -> Receiver:
@@ -205,7 +210,8 @@ class SharedMemoryDevice:
 
     def is_busy(self, connection: SharedConnection) -> None:
         """Look at the connection's rings from the next turn on."""
-        self._patience = SPIN_TURNS
+        if not self._hot:
+            self._begin_to_look()
         if not connection.is_hot:
             connection.unpark()
             self._hot.append(connection)
@@ -232,10 +238,12 @@ class SharedMemoryDevice:
         try:
             if self._look():
                 self._patience = SPIN_TURNS
-            elif self.may_spin and self._patience > 0:
+            elif self.spin.is_on and self._patience > 0:
                 self._patience -= 1
                 self._watch()
             else:
+                if self.spin.is_on:
+                    self.spin.missed()
                 self._hot = [connection for connection in self._hot if not self._park(connection)]
         finally:
             # Also when a callback failed: who has no turn that is due and is not parked would sleep for ever.
@@ -256,13 +264,23 @@ class SharedMemoryDevice:
             found |= connection.read()
         return found
 
+    def _begin_to_look(self) -> None:
+        self.spin.begin()
+        self._patience = SPIN_TURNS
+        if self.spin.is_on:
+            self._preemptions = _preemptions()
+
     def _watch(self) -> None:
         """Look at the rings in use until there is something, for a few microseconds."""
         rings = [connection.reader for connection in self._hot if connection.reader is not None]
         for _ in range(LOOKS_PER_TURN):
             for ring in rings:
                 if ring.has_news():
+                    self.spin.paid()
                     return
+        self._turns += 1
+        if self._turns % TURNS_PER_QUESTION == 0 and self._preemptions != _preemptions():
+            self.spin.preempted()
 
     def _park(self, connection: SharedConnection) -> bool:
         try:
@@ -270,3 +288,8 @@ class SharedMemoryDevice:
         except BadFrame as bad:
             connection.fail(bad)
             return True
+
+
+def _preemptions() -> int:
+    """How often the system took the core from this thread for somebody else."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
