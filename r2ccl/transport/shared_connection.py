@@ -211,8 +211,11 @@ class SharedConnection:
             return False
         began = reader.tail
         try:
-            while self.is_open and reader.tail - began < READ_BYTES_PER_TURN:
+            while self.is_open:
                 if not (self._read_header(reader) if self._header is None else self._read_payload(reader)):
+                    break
+                if reader.tail - began >= READ_BYTES_PER_TURN:
+                    reader.seen = reader.tail  # what is left is news to the next turn
                     break
         except BadFrame as bad:
             self._ended(Loss.BAD_FRAME, str(bad))

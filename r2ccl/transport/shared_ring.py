@@ -165,19 +165,22 @@ class RingWriter(_Ring):
 class RingReader(_Ring):
     """The reader's end."""
 
-    __slots__ = ("tail",)
+    __slots__ = ("seen", "tail")
 
     def __init__(self, memory: memoryview, bell: int) -> None:
         super().__init__(memory, bell)
         self.tail = 0
+        #: The head that was looked at last. What is there may be less than a whole frame: then the rest is news.
+        self.seen = 0
 
     def has_news(self) -> bool:
-        """Is there anything to read?"""
-        return self.words[_HEAD] != self.tail
+        """Is there anything that was not looked at?"""
+        return self.words[_HEAD] != self.seen
 
     def readable(self) -> int:
         """Bytes to read. Raises :class:`BadFrame` if what the writer says cannot be."""
-        readable = self.words[_HEAD] - self.tail
+        self.seen = self.words[_HEAD]
+        readable = self.seen - self.tail
         if not 0 <= readable <= self.capacity:
             raise BadFrame(f"a ring of {self.capacity} bytes of which {readable} are to be read")
         return readable
