@@ -217,13 +217,13 @@ def _shared_memory(settings: Settings, member: Member, admission: Admission) -> 
 def _with_neighbours(
     memory: SharedMemoryDevice | None, member: Member, rendezvous: Rendezvous
 ) -> SharedMemoryDevice | None:
-    """The same, if there are others on this node. Who waits looks for news if that leaves every rank a core."""
+    """The same, if there are others on this node."""
     ranks = sum(other.node == member.node for other in rendezvous.book)
     if memory is not None and ranks == 1:
         memory.close()
         return None
     if memory is not None:
-        memory.spin.enabled = ranks <= len(os.sched_getaffinity(0))
+        memory.expect(ranks, len(os.sched_getaffinity(0)))
     return memory
 
 

@@ -33,7 +33,15 @@ from r2ccl.topology import Endpoint
 from r2ccl.transport.interface import Answer, Loss, Purpose, Receiver
 from r2ccl.transport.shared_connection import Poller, SharedConnection
 from r2ccl.transport.shared_ring import RingReader, RingWriter
-from r2ccl.transport.shared_segment import OFFER_BYTES, TOKEN_BYTES, BadSegment, Segment, attach, create
+from r2ccl.transport.shared_segment import (
+    OFFER_BYTES,
+    RING_BYTES_LEAST,
+    TOKEN_BYTES,
+    BadSegment,
+    Segment,
+    attach,
+    create,
+)
 
 #: A stranger must prove itself within this time.
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -48,6 +56,8 @@ class Host(Poller, Protocol):
 
     #: The eventfd by which peers wake us.
     bell: int
+    #: Of each direction of bulk connections that we dial.
+    bulk_ring_bytes: int
     refused: int
 
     @property
@@ -242,7 +252,9 @@ class Handshake:
 
     def _offer(self) -> None:
         try:
-            segment, memory, words = create(Purpose(self._machine.peer.purpose), secrets.token_bytes(TOKEN_BYTES))
+            is_bulk = Purpose(self._machine.peer.purpose) is Purpose.BULK
+            each = self._host.bulk_ring_bytes if is_bulk else RING_BYTES_LEAST
+            segment, memory, words = create(each, secrets.token_bytes(TOKEN_BYTES))
         except OSError as error:
             self._fail(Loss.UNREACHABLE, f"no shared memory: {error}")
             return
@@ -254,7 +266,7 @@ class Handshake:
         if len(descriptors) != 2 or len(packet) != OFFER_BYTES:
             raise BadSegment("an offer without memory")
         memory, bell = descriptors
-        segment = attach(Purpose(self._machine.peer.purpose), memory, packet)
+        segment = attach(memory, packet)
         descriptors.remove(bell)
         self._say(_ACCEPTED, (self._host.bell,))
         self._open(RingReader(segment.first, bell), RingWriter(segment.second, bell), bell)

@@ -27,6 +27,7 @@ from r2ccl.transport.interface import Purpose as WirePurpose
 from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_handshake import Handshake, SharedProbe, address, new_socket
 from r2ccl.transport.shared_ring import rings_work_here
+from r2ccl.transport.shared_segment import RING_BYTES_MOST, bulk_ring_bytes
 from r2ccl.transport.shared_spin import SpinBudget
 from r2ccl.transport.tcp import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, HALF_OPEN_MAX, Admission
 
@@ -49,6 +50,7 @@ class SharedMemoryDevice:
         self.nic = nic
         self.spin = SpinBudget(may_spin)
         self.bell = -1
+        self.bulk_ring_bytes = RING_BYTES_MOST
         #: Handshakes that failed, for counters.
         self.refused = 0
         self._admission = admission
@@ -68,6 +70,11 @@ class SharedMemoryDevice:
         self._patience = 0
         self._turns = 0
         self._preemptions = 0
+
+    def expect(self, ranks: int, cores: int) -> None:
+        """So many ranks, of which we are one, are on this node, and may run on so many cores."""
+        self.spin.enabled = ranks <= cores
+        self.bulk_ring_bytes = bulk_ring_bytes(ranks)
 
     @property
     def receiver(self) -> Receiver:

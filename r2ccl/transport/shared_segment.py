@@ -15,13 +15,15 @@ import os
 import struct
 from dataclasses import dataclass
 
-from r2ccl.transport.interface import Purpose
 from r2ccl.transport.shared_ring import CONTROL_BYTES
 
-#: One direction's bytes. Bulk has room for four chunks: more would leave the second-level cache. The others hold the
-#: largest frame of control, and a second one.
-RING_BYTES_BULK = 1 << 20
-RING_BYTES_CONTROL = 256 << 10
+#: One direction's bytes: the largest frame of control, and a second one. Rings for bulk have no less.
+RING_BYTES_LEAST = 256 << 10
+#: Of bulk: eight chunks. With four, and with other programs on the cores, twice as often an end had to wait for a core
+#: before it could go on (16 MiB between two ranks: 18 switches instead of 10, a fifth more time).
+RING_BYTES_MOST = 2 << 20
+#: What a rank may have in rings for bulk, both ways, to all its neighbours together: 17 ranks have the largest.
+RINGS_BYTES_MAX = 64 << 20
 TOKEN_BYTES = 32
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -34,9 +36,10 @@ class BadSegment(ValueError):
     """What was passed is no memory of ours."""
 
 
-def ring_bytes(purpose: Purpose) -> int:
-    """Of each direction of a connection."""
-    return RING_BYTES_BULK if purpose is Purpose.BULK else RING_BYTES_CONTROL
+def bulk_ring_bytes(ranks: int) -> int:
+    """Of each direction of a bulk connection, where so many ranks are on the node: a power of two."""
+    fair = RINGS_BYTES_MAX // (2 * max(1, ranks - 1))
+    return max(RING_BYTES_LEAST, min(RING_BYTES_MOST, 1 << (fair.bit_length() - 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,9 @@ class Segment:
     second: memoryview
 
 
-def create(purpose: Purpose, token: bytes) -> tuple[Segment, int, bytes]:
-    """New memory: the segment, its descriptor, and the words that go with it. Raises ``OSError``."""
-    each = ring_bytes(purpose)
+def create(each: int, token: bytes) -> tuple[Segment, int, bytes]:
+    """New memory with rings of ``each`` bytes: the segment, its descriptor, and the words that go with it. Raises
+    ``OSError``."""
     descriptor = os.memfd_create("r2ccl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, _total(each))
@@ -63,12 +66,12 @@ def create(purpose: Purpose, token: bytes) -> tuple[Segment, int, bytes]:
     return _cut(memory, each), descriptor, _OFFER.pack(token, each)
 
 
-def attach(purpose: Purpose, descriptor: int, offer: bytes) -> Segment:
+def attach(descriptor: int, offer: bytes) -> Segment:
     """The memory that the other end made. Raises :class:`BadSegment` or ``OSError``."""
     if len(offer) != OFFER_BYTES:
         raise BadSegment(f"an offer of {len(offer)} bytes")
     token, each = _OFFER.unpack(offer)
-    if each != ring_bytes(purpose):
+    if not RING_BYTES_LEAST <= each <= RING_BYTES_MOST or each & (each - 1):
         raise BadSegment(f"rings of {each} bytes")
     # What cannot be sealed is no memory file: this raises OSError for it.
     if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(descriptor).st_size != _total(each):

@@ -10,9 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 from r2ccl.protocol.wire import BadFrame
-from r2ccl.transport.interface import Purpose
 from r2ccl.transport.shared_ring import ALIGNMENT, CONTROL_BYTES, RingReader, RingWriter, padded
-from r2ccl.transport.shared_segment import TOKEN_BYTES, BadSegment, attach, create, ring_bytes
+from r2ccl.transport.shared_segment import (
+    RING_BYTES_LEAST,
+    RING_BYTES_MOST,
+    TOKEN_BYTES,
+    BadSegment,
+    attach,
+    bulk_ring_bytes,
+    create,
+)
 from tests.transport.harness import pattern
 
 CAPACITY = 1 << 12
@@ -150,42 +157,43 @@ def test_a_tail_that_cannot_be_is_a_bad_frame(tail: int, ends: Ends) -> None:
 
 
 def test_who_attaches_sees_the_memory_that_was_made() -> None:
-    made, descriptor, offer = create(Purpose.BULK, TOKEN)
+    made, descriptor, offer = create(RING_BYTES_LEAST, TOKEN)
     try:
-        attached = attach(Purpose.BULK, descriptor, offer)
+        attached = attach(descriptor, offer)
     finally:
         os.close(descriptor)
-    assert len(made.first) == len(made.second) == CONTROL_BYTES + ring_bytes(Purpose.BULK)
+    assert len(made.first) == len(made.second) == CONTROL_BYTES + RING_BYTES_LEAST
     made.first[7], attached.second[9] = 1, 2
     assert (attached.first[7], made.second[9], made.first[9]) == (1, 2, 0)
 
 
 def test_memory_without_the_token_is_refused() -> None:
-    _, descriptor, offer = create(Purpose.BULK, TOKEN)
+    _, descriptor, offer = create(RING_BYTES_LEAST, TOKEN)
     try:
         with pytest.raises(BadSegment, match="token"):
-            attach(Purpose.BULK, descriptor, bytes(TOKEN_BYTES) + offer[TOKEN_BYTES:])
+            attach(descriptor, bytes(TOKEN_BYTES) + offer[TOKEN_BYTES:])
     finally:
         os.close(descriptor)
 
 
-def test_memory_for_another_purpose_is_refused() -> None:
-    _, descriptor, offer = create(Purpose.CONTROL, TOKEN)
-    try:
-        with pytest.raises(BadSegment, match="rings of"):
-            attach(Purpose.BULK, descriptor, offer)
-    finally:
-        os.close(descriptor)
+@pytest.mark.parametrize("each", [0, RING_BYTES_LEAST // 2, RING_BYTES_LEAST + 4096, 2 * RING_BYTES_MOST])
+def test_rings_of_a_size_that_none_of_ours_has_are_refused(each: int) -> None:
+    with pytest.raises(BadSegment, match="rings of"):
+        attach(-1, TOKEN + each.to_bytes(8, "little"))
+
+
+def test_many_neighbours_have_smaller_rings() -> None:
+    assert [bulk_ring_bytes(ranks) >> 10 for ranks in (2, 8, 17, 18, 64, 4096)] == [2048, 2048, 2048, 1024, 512, 256]
 
 
 @pytest.mark.parametrize("words", [b"", b"x" * 7])
 def test_an_offer_of_another_length_is_refused(words: bytes) -> None:
     with pytest.raises(BadSegment, match="an offer of"):
-        attach(Purpose.BULK, -1, words)
+        attach(-1, words)
 
 
 def test_memory_that_its_maker_could_take_away_is_refused() -> None:
-    _, sealed, offer = create(Purpose.BULK, TOKEN)
+    _, sealed, offer = create(RING_BYTES_LEAST, TOKEN)
     size = os.fstat(sealed).st_size
     os.close(sealed)
     descriptor = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -193,20 +201,20 @@ def test_memory_that_its_maker_could_take_away_is_refused() -> None:
         os.ftruncate(descriptor, size)
         os.pwrite(descriptor, TOKEN, 0)
         with pytest.raises(BadSegment, match="can change"):
-            attach(Purpose.BULK, descriptor, offer)
+            attach(descriptor, offer)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        attach(Purpose.BULK, descriptor, offer)
+        attach(descriptor, offer)
     finally:
         os.close(descriptor)
 
 
 def test_what_is_no_memory_is_refused() -> None:
-    _, sealed, offer = create(Purpose.BULK, TOKEN)
+    _, sealed, offer = create(RING_BYTES_LEAST, TOKEN)
     os.close(sealed)
     reading, writing = os.pipe()
     try:
         with pytest.raises(OSError, match="Invalid argument"):
-            attach(Purpose.BULK, reading, offer)
+            attach(reading, offer)
     finally:
         os.close(reading)
         os.close(writing)
