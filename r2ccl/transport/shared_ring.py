@@ -89,7 +89,7 @@ class RingWriter(_Ring):
     def unread(self) -> int:
         """Bytes that the reader has not taken. Raises :class:`BadFrame` if what it says cannot be."""
         unread = self.head - self.words[_TAIL]
-        if not 0 <= unread <= self.capacity:
+        if not 0 <= unread <= self.capacity or unread % ALIGNMENT:
             raise BadFrame(f"a ring of {self.capacity} bytes of which {unread} are unread")
         return unread
 
@@ -113,19 +113,12 @@ class RingWriter(_Ring):
         self.head += ALIGNMENT
 
     def put(self, payload: bytes | memoryview, taken: int, room: int) -> int:
-        """Write and publish up to ``room`` bytes of a payload of which ``taken`` are written. Returns how many are
-        then. What pads the payload's end needs room, too."""
+        """Write and publish a payload of which ``taken`` bytes are written, as far as there is room, which comes in
+        multiples of the alignment. Returns how many are written then."""
         size = len(payload)
         view = memoryview(payload)
-        while taken < size and room > 0:
-            piece = min(PIECE_BYTES, size - taken)
-            if piece == size - taken:
-                if padded(piece) > room:
-                    piece = room & -ALIGNMENT
-            else:
-                piece = min(piece, room & -ALIGNMENT)
-            if piece <= 0:
-                break
+        while taken < size and room:
+            piece = min(PIECE_BYTES, size - taken, room)
             self._copy(self.head, view[taken : taken + piece])
             taken += piece
             room -= padded(piece)
@@ -181,7 +174,7 @@ class RingReader(_Ring):
         """Bytes to read. Raises :class:`BadFrame` if what the writer says cannot be."""
         self.seen = self.words[_HEAD]
         readable = self.seen - self.tail
-        if not 0 <= readable <= self.capacity:
+        if not 0 <= readable <= self.capacity or readable % ALIGNMENT:
             raise BadFrame(f"a ring of {self.capacity} bytes of which {readable} are to be read")
         return readable
 

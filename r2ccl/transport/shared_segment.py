@@ -26,7 +26,6 @@ RING_BYTES_MOST = 2 << 20
 RINGS_BYTES_MAX = 64 << 20
 TOKEN_BYTES = 32
 
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: Token, bytes of one ring.
 _OFFER = struct.Struct(f"={TOKEN_BYTES}sQ")
 OFFER_BYTES = _OFFER.size
@@ -57,7 +56,7 @@ def create(each: int, token: bytes) -> tuple[Segment, int, bytes]:
     descriptor = os.memfd_create("r2ccl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, _total(each))
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals())
         memory = memoryview(mmap.mmap(descriptor, _total(each)))
     except BaseException:
         os.close(descriptor)
@@ -74,12 +73,18 @@ def attach(descriptor: int, offer: bytes) -> Segment:
     if not RING_BYTES_LEAST <= each <= RING_BYTES_MOST or each & (each - 1):
         raise BadSegment(f"rings of {each} bytes")
     # What cannot be sealed is no memory file: this raises OSError for it.
-    if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(descriptor).st_size != _total(each):
+    seals = _seals()
+    if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & seals != seals or os.fstat(descriptor).st_size != _total(each):
         raise BadSegment("memory whose size is not what was agreed, or can change")
     memory = memoryview(mmap.mmap(descriptor, _total(each)))
     if not hmac.compare_digest(bytes(memory[:TOKEN_BYTES]), token):
         raise BadSegment("memory without the token: not the same memory")
     return _cut(memory, each)
+
+
+def _seals() -> int:
+    """Its size stays as it is. Asked for when needed, since other systems have no such words."""
+    return fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def _total(each: int) -> int:

@@ -71,11 +71,13 @@ def mapped() -> int:
 def test_what_a_peer_published_before_it_ended_is_read_before_its_end() -> None:
     async def story(world: World) -> None:
         _, other, here, _ = await world.pair()
-        for number in range(5):
-            here.send(chunk_header(b"last words", number), b"last words")
+        words = pattern(LARGE)  # several turns' worth
+        for number in range(7):
+            here.send(chunk_header(words, number), words)
+        assert here.sample().unsent_bytes == 0
         here.abort()
         await world.until(lambda: bool(other.hears.of("lost")))
-        assert other.hears.chunk_numbers() == [0, 1, 2, 3, 4]
+        assert other.hears.payloads() == [words] * 7
         assert other.hears.of("lost")[0].loss is Loss.END_OF_FILE
 
     play(story)

@@ -141,14 +141,14 @@ def test_a_writer_that_waits_no_more_is_not_rung_for(ends: Ends) -> None:
     assert rings(ends.writers_bell) == 0
 
 
-@pytest.mark.parametrize("head", [CAPACITY + 1, (1 << 64) - 1])
+@pytest.mark.parametrize("head", [CAPACITY + ALIGNMENT, (1 << 64) - ALIGNMENT, ALIGNMENT + 1])
 def test_a_head_that_cannot_be_is_a_bad_frame(head: int, ends: Ends) -> None:
     ends.reader.words[HEAD] = head
-    with pytest.raises(BadFrame, match="are to be read"):
+    with pytest.raises(BadFrame, match="to be read"):
         ends.reader.readable()
 
 
-@pytest.mark.parametrize("tail", [ALIGNMENT + 1, (1 << 64) - 1])
+@pytest.mark.parametrize("tail", [2 * ALIGNMENT, (1 << 64) - ALIGNMENT, 1])
 def test_a_tail_that_cannot_be_is_a_bad_frame(tail: int, ends: Ends) -> None:
     ends.writer.put_whole(HEADER, b"")
     ends.writer.words[TAIL] = tail
