@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
+from r2ccl.actors.report import start_table
 from r2ccl.communicator import Communicator
 from r2ccl.config import Settings
 from r2ccl.errors import PeerLost
@@ -152,6 +153,13 @@ def test_a_dead_neighbour_is_noticed_at_once() -> None:
         await story(world)
 
     run(main())
+
+
+def test_the_table_at_the_start_says_with_whom_memory_is_shared() -> None:
+    async def story(world: World) -> None:
+        assert "memory shared with ranks: 1, 2" in start_table(world.runtimes[0], [])
+
+    on_one_node(story, ranks=3)
 
 
 def test_three_neighbours_add_up_through_memory() -> None:

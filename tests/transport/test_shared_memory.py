@@ -226,6 +226,21 @@ def test_connections_that_are_not_used_are_asleep_and_wake_by_a_bell(may_spin: b
     play(story, may_spin)
 
 
+def test_who_looked_in_vain_lets_the_next_occasions_pass() -> None:
+    async def story(world: World) -> None:
+        one, _, here, _ = await world.pair()
+        spin = device_of(one).spin
+        for passed in (0, 0, 2):
+            for occasion in range(passed + 1):
+                here.send(chunk_header(b"x"), b"x")
+                assert spin.is_on is (occasion == passed)
+                for _ in range(2 * SPIN_TURNS + 4):
+                    await asyncio.sleep(0)
+                assert device_of(one)._hot == []
+
+    play(story)
+
+
 def test_a_sender_that_sleeps_over_a_full_ring_goes_on_when_there_is_room() -> None:
     async def story(world: World) -> None:
         one, other, here, there = await world.pair()
