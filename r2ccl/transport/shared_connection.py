@@ -174,9 +174,10 @@ class SharedConnection:
         writer.announce()
         return True
 
-    def has_news(self) -> bool:
-        """Is there anything to read, or does anything wait to be written?"""
-        return bool(self._queue) or (self.reader is not None and self.reader.has_news())
+    def may_have_been_rung_for(self) -> bool:
+        """Is there anything to read, does anything wait to be written, or was it taken back that we sleep?"""
+        reader = self.reader
+        return bool(self._queue) or (reader is not None and (reader.has_news() or not reader.is_asleep()))
 
     def unpark(self) -> None:
         """The device looks at the rings from now on: nobody needs to ring."""

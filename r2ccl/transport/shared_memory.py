@@ -236,7 +236,7 @@ class SharedMemoryDevice:
         except BlockingIOError:
             return
         for user in list(self._open):
-            if isinstance(user, SharedConnection) and not user.is_hot and user.has_news():
+            if isinstance(user, SharedConnection) and not user.is_hot and user.may_have_been_rung_for():
                 self.is_busy(user)
         self._look()
 

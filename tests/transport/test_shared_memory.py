@@ -226,6 +226,25 @@ def test_connections_that_are_not_used_are_asleep_and_wake_by_a_bell(may_spin: b
     play(story, may_spin)
 
 
+def test_a_bell_about_nothing_does_not_make_the_next_frame_unheard() -> None:
+    """Whoever rings may be held up in between, while we woke and lay down again."""
+
+    async def story(world: World) -> None:
+        _, other, here, there = await world.pair()
+        assert isinstance(there, SharedConnection)
+        assert there.reader is not None
+        for _ in range(2 * SPIN_TURNS + 4):
+            await asyncio.sleep(0)
+        assert there.reader.is_asleep()
+        there.reader.unpark()  # as the peer does, late, before it rings
+        os.eventfd_write(device_of(other).bell, 1)
+        await world.until_true(there.reader.is_asleep)
+        here.send(chunk_header(b"x"), b"x")
+        await world.until(lambda: bool(other.hears.of("chunk")))
+
+    play(story)
+
+
 def test_who_looked_in_vain_lets_the_next_occasions_pass() -> None:
     async def story(world: World) -> None:
         one, _, here, _ = await world.pair()
