@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from r2ccl.transport.shared_memory import rings_work_here
-from tests.end_to_end.ranks import PATIENCE_S, Ranks, RunningStream, loopback
+from tests.end_to_end.ranks import PATIENCE_S, ROOT, Ranks, RunningStream, loopback
 
 pytestmark = [pytest.mark.end_to_end]
 
@@ -101,3 +104,25 @@ def test_of_killed_ranks_no_memory_is_left(victims: tuple[int, ...], tmp_path: P
         assert segments_left(inodes) == set()
         assert not names & listeners()
         assert not [name for name in os.listdir("/dev/shm") if "r2ccl" in name]
+
+
+def test_no_frame_is_slept_through() -> None:
+    """Three pairs at once, so that every process is held up at every place: a lost wake-up was found so."""
+    script, environ = str(Path(__file__).with_name("ping_pong.py")), {**os.environ, "PYTHONPATH": str(ROOT)}
+    marks = [secrets.token_hex(8) for _ in range(3)]
+    throwers, catchers = (
+        [
+            subprocess.Popen([sys.executable, script, rank, mark, "8"], env=environ, stdout=subprocess.PIPE, text=True)
+            for mark in marks
+        ]
+        for rank in "01"
+    )
+    try:
+        frames = [int(thrower.communicate(timeout=PATIENCE_S)[0]) for thrower in throwers]
+        print(f"{frames} frames were thrown and came back")
+        assert min(frames) > 0
+        assert [process.wait(PATIENCE_S) for process in (*throwers, *catchers)] == [0] * 6
+    finally:
+        for process in (*throwers, *catchers):
+            process.kill()
+            process.communicate()
