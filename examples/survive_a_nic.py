@@ -36,7 +36,15 @@ async def run_rank(rank: int, cables: list[FaultyDevice]) -> bool:
 
     all_right = True
     nics = f"127.0.1.{rank + 1},127.0.2.{rank + 1}"
-    async with r2ccl.connect(rank=rank, size=2, rendezvous=RENDEZVOUS, nics=nics, wrap_device=wrap) as comm:
+    job = r2ccl.connect(
+        rank=rank,
+        size=2,
+        rendezvous=RENDEZVOUS,
+        nics=nics,
+        wrap_device=wrap,
+        shared_memory="off",  # or both would notice that they are on one node, and use no NIC
+    )
+    async with job as comm:
         for operation in range(4):
             x = (np.arange(ELEMENTS) % 1000 + rank + operation).astype(np.float32)
             work = comm.all_reduce(x)

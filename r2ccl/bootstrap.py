@@ -23,6 +23,7 @@ from r2ccl.actors.shared import Shared
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
+from r2ccl.doors import Doors
 from r2ccl.errors import ConfigurationError, RendezvousError
 from r2ccl.fault_control import Breakable
 from r2ccl.progress import ProgressThread
@@ -41,7 +42,7 @@ from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
 from r2ccl.transport.node_identity import node_id
-from r2ccl.transport.tcp import Admission, TcpDevice
+from r2ccl.transport.tcp import Admission
 
 logger = logging.getLogger("r2ccl")
 
@@ -195,32 +196,32 @@ async def _connect(
     incarnations: dict[int, int] = {}
     events = EventLog(MonotonicClock(), rank=placement.rank)
     strangers = Strangers(loop, events)
-    admission = Admission(meeting.identity, incarnations, strangers)
-    devices = [TcpDevice(nic, admission, loop) for nic in found]
+    doors = Doors(found, Admission(meeting.identity, incarnations, strangers), loop)
     try:
-        announced = tuple(
-            dataclasses.replace(nic, endpoint=device.reserve()) for nic, device in zip(found, devices, strict=True)
-        )
+        announced = doors.reserve()
         member = Member(placement.rank, meeting.incarnation, node_id(settings.node_id), announced)
+        # Where NICs are broken on purpose, something has to go over them.
+        if settings.shared_memory != "off" and placement.size > 1 and not settings.fault_injection:
+            doors.share_memory(member)
         rendezvous = await meet_there(meeting, member, strangers)
     except BaseException:
-        for device in devices:
-            device.close()
+        doors.close()
         strangers.close()
         raise
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
-    opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in devices]
+    opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in doors.devices]
     breakable = Breakable(meeting.identity, opened, loop, settings) if settings.fault_injection else None
     if breakable is not None:
         opened = [*breakable.devices]
     selection = dataclasses.replace(selection, nics=announced)
+    memory = doors.memory_among(sum(other.node == member.node for other in rendezvous.book))
     counters = Counters(strangers=strangers.refused)
     shared = Shared(
         placement.rank, rendezvous.book, settings, MonotonicClock(), loop, events, counters,
         new_errors=NicErrors().new_errors,
     )  # fmt: skip
     try:
-        communicator = await _join(shared, placement, rendezvous, opened, selection, thread, breakable)
+        communicator = await _join(shared, placement, rendezvous, opened, memory, selection, thread, breakable)
     except BaseException:
         strangers.close()
         raise
@@ -271,12 +272,13 @@ async def _join(
     placement: Placement,
     rendezvous: Rendezvous,
     devices: list[Device],
+    memory: Device | None,
     selection: Selection,
     thread: ProgressThread | None,
     breakable: Breakable | None,
 ) -> Communicator:
     settings = shared.settings
-    runtime = Runtime(shared, devices)
+    runtime = Runtime(shared, devices, memory)
     communicator = world(runtime, thread, placement.local_rank)
     try:
         runtime.start()

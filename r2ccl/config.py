@@ -61,6 +61,9 @@ class Settings:
         "0: 2 for a host's only NIC, else 1",
     )
     node_id: str = setting("", "R2CCL_NODE_ID", "", "overrides what is recognised as one node")
+    shared_memory: str = setting(
+        "auto", "R2CCL_SHARED_MEMORY", "", "auto: ranks of one node use it before any NIC, where it works; off: never"
+    )
     job: str = setting(
         "", "R2CCL_JOB", "", "name that tells jobs on the same machines apart; empty: made from the rendezvous port"
     )
@@ -179,7 +182,10 @@ class Settings:
     running_max: int = setting(64, "R2CCL_RUNNING_MAX", "operations", "run at once; more wait as references")
     waiting_max: int = setting(4096, "R2CCL_WAITING_MAX", "operations", "wait; one more is a UsageError")
     fault_injection: bool = setting(
-        False, "R2CCL_FAULT_INJECTION", "", "1: faults may be put into this rank, by its control port; see fault-inject"
+        False,
+        "R2CCL_FAULT_INJECTION",
+        "",
+        "1: its control port takes faults (see fault-inject); its node shares no memory",
     )
     checksum: str = setting("auto", "R2CCL_CHECKSUM", "", "on, off, or auto: on between nodes, off within one")
     debug: str = setting("WARN", "R2CCL_DEBUG", "", "log level: WARN, INFO or TRACE")
@@ -202,6 +208,8 @@ class Settings:
                 raise ConfigurationError(f"{_BY_NAME[name].metadata['variable']}=0 must be positive")
         if self.share_least > 1:
             raise ConfigurationError(f"R2CCL_SHARE_LEAST={self.share_least:g} must be at most 1")
+        if self.shared_memory not in ("auto", "off"):
+            raise ConfigurationError(f"R2CCL_SHARED_MEMORY={self.shared_memory!r} must be one of auto, off")
         if self.debug not in LOG_LEVELS or self.checksum not in ("on", "off", "auto"):
             raise ConfigurationError(
                 f"R2CCL_DEBUG={self.debug!r} must be one of {', '.join(LOG_LEVELS)}, "

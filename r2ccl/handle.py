@@ -336,7 +336,7 @@ class Handle:
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every descriptor, say nothing, and refuse all calls."""
         self._runtime.is_in_child = True
-        for port in self._runtime.ports:
+        for port in self._runtime.all_ports:
             port.device.close_in_child()
         for callback in self._when_forked:
             callback()

@@ -16,6 +16,8 @@ from typing import NamedTuple
 WORLD_PARENT = 0
 #: The index, on every rank, of the NIC that is none: what goes by it is carried by other ranks. No host has so many.
 RELAY_NIC = 0xFFFF
+#: Another that is none: the memory that ranks of one node share.
+SHARED_NIC = 0xFFFE
 
 
 class TransferName(NamedTuple):
@@ -52,15 +54,27 @@ class LinkId:
         """Do other ranks carry what goes by it?"""
         return self.local_nic == RELAY_NIC
 
+    @property
+    def is_shared(self) -> bool:
+        """Is it memory that both share?"""
+        return self.local_nic == SHARED_NIC
+
+    @property
+    def joins_nics(self) -> bool:
+        """Are there NICs at its ends that could be at fault?"""
+        return self.local_nic < SHARED_NIC
+
     def __str__(self) -> str:
         if self.is_relayed:
             return f"relay->rank{self.peer}"
+        if self.is_shared:
+            return f"memory->rank{self.peer}"
         return f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic}"
 
 
 def nic_name(index: int) -> str:
     """A NIC as logs and counters call it."""
-    return "relay" if index == RELAY_NIC else f"nic{index}"
+    return {RELAY_NIC: "relay", SHARED_NIC: "memory"}.get(index) or f"nic{index}"
 
 
 def communicator_id(parent: int, operation: int, colour: int) -> int:

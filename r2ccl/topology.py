@@ -12,7 +12,7 @@ import msgpack  # type: ignore[import-untyped, unused-ignore]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a device listens. ``family`` is ``"inet"``, ``"inet6"`` or ``"memory"``, so that IPv6 is no rewrite."""
+    """Where a device listens. ``family`` is ``"inet"``, ``"inet6"``, ``"shared"`` or ``"memory"``."""
 
     family: str
     host: str
@@ -78,6 +78,11 @@ class Member:
     def carrying(self) -> tuple[Nic, ...]:
         """The NICs that carry a share from the start."""
         return tuple(nic for nic in self.nics if not nic.spare)
+
+
+def shared_memory_endpoint(member: Member) -> Endpoint:
+    """Where a rank's neighbours on its node ask for memory to share: by a name that no other process takes."""
+    return Endpoint("shared", f"r2ccl-{member.rank}-{member.incarnation:016x}", 0)
 
 
 #: Most NICs of a rank, lanes over the same interface included.

@@ -109,6 +109,7 @@ def accepted(field: dataclasses.Field[Any]) -> str:
     special = {
         "chunk_bytes": f"{CHUNK_BYTES_LEAST} to {CHUNK_BYTES_MOST}",
         "checksum": "on, off, auto",
+        "shared_memory": "auto, off",
         "share_least": "above 0, at most 1",
         "debug": ", ".join(LOG_LEVELS),
     }

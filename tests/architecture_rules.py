@@ -19,7 +19,7 @@ FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
 MACHINERY: Final = (*FLOOR, *DECIDING, "rendezvous", "transport", "actors")
 SURFACE: Final = ("calls", "batch", "objects", "progress", "handle", "communicator")
-PRODUCTION: Final = (*MACHINERY, *SURFACE, "fault_control", "bootstrap", "blocking")
+PRODUCTION: Final = (*MACHINERY, *SURFACE, "fault_control", "doors", "bootstrap", "blocking")
 
 #: What each room may import of r2ccl, besides itself. The most specific name wins; arrows go down only.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
@@ -55,7 +55,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "handle": (*MACHINERY, "calls", "progress"),
     "communicator": (*MACHINERY, *SURFACE),
     "fault_control": MACHINERY,
-    "bootstrap": (*MACHINERY, *SURFACE, "fault_control"),
+    "doors": MACHINERY,
+    "bootstrap": (*MACHINERY, *SURFACE, "fault_control", "doors"),
     "blocking": (*MACHINERY, *SURFACE, "bootstrap"),
     "": PRODUCTION,
     "lab": (*PRODUCTION, ""),
@@ -72,7 +73,15 @@ IMPURE_MODULES: Final = frozenset(
 )
 #: Actors that know one another only by messages; whoever names them all wires them up.
 #: They put concrete parts together.
-COMPOSITION_ROOTS: Final = ("communicator", "handle", "actors.communicators", "bootstrap", "sim.world", "sim.checkers")
+COMPOSITION_ROOTS: Final = (
+    "communicator",
+    "handle",
+    "actors.communicators",
+    "doors",
+    "bootstrap",
+    "sim.world",
+    "sim.checkers",
+)
 CONCRETE_ACTORS: Final = frozenset(("transport_actor", "health_monitor", "profiler", "coordinator"))
 MUTABLE_CALLS: Final = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap", "bytearray", "count")

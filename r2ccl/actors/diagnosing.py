@@ -80,15 +80,15 @@ class Diagnosing:
 
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link is out of service."""
-        if cause in NO_LOSS or link.id.is_relayed:
-            return  # what others carry says nothing about a NIC
+        if cause in NO_LOSS or not link.id.joins_nics:
+            return  # what others carry, or memory, says nothing about a NIC
         silent_s = link.health.silence_s if cause == "silence" else 0.0
         lost = LostLink(link.id, cause, silent_s, link.lane is not None, link.session.ended_by_peer)
         self._perform(self._book.lost(lost, self._shared.clock.now()))
 
     def link_came_up(self, link: LinkId) -> None:
         """A link is in service, or again."""
-        if link.is_relayed:
+        if not link.joins_nics:
             return
         self._perform(self._book.returned(link, self._shared.clock.now()))
 

@@ -25,6 +25,7 @@ class Link:
         "dials",
         "evidence",
         "health",
+        "is_bypassed",
         "is_late",
         "is_rail",
         "is_slow",
@@ -69,6 +70,8 @@ class Link:
         self.watched = False
         #: Bytes are in flight and nothing was heard for half the time that makes it silent: control goes by others.
         self.is_late = False
+        #: Memory is shared with its peer, and carries what is new.
+        self.is_bypassed = False
         #: Others bring far more from the peer: control goes by those, and does not queue behind chunks here.
         self.is_slow = False
         self.beaten_at_s = 0.0
@@ -78,10 +81,10 @@ class Link:
         return self.session.state is LinkState.UP
 
     def route(self) -> None:
-        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route); to be called when
-        either changes, and when it got a lane."""
+        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route), or for memory; to
+        be called when one of them changes, and when it got a lane."""
         if self.lane is not None:
-            self.lane.is_diverted = self.is_late or self.evidence.is_diverted
+            self.lane.is_diverted = self.is_late or self.is_bypassed or self.evidence.is_diverted
 
     def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
         """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""

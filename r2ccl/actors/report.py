@@ -72,6 +72,9 @@ def start_table(runtime: Runtime, left_out: Iterable[tuple[str, str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"NICs of rank {shared.rank} of {shared.size}, node {shared.members[shared.rank].node}:"]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for port in runtime.sharing.ports:
+        neighbours = sorted(link.id.peer for link in port.links.values() if link.is_up)
+        lines.append(f"memory shared with ranks: {ranges(neighbours) or 'none'}")
     lines += [f"left out: {name}: {reason}" for name, reason in left_out]
     return "\n  ".join(lines)
 

@@ -1,6 +1,6 @@
 """All actors of one rank, put together: the only file that names them all.
 
-    ports            one per NIC, one for relays: device and links (no actors: they run when a device or timer calls)
+    ports            one per NIC, for relays, for shared memory: device and links (no actors: devices, timers call)
     evidence         looks at links that are not silent (no actor either: the health monitor's tick calls it)
     transport-i      lane i to every peer, at home on the i-th carrying NIC; restarts on a spare
     health           watches links and peers
@@ -48,6 +48,7 @@ from r2ccl.actors.registration import Registrar
 from r2ccl.actors.relaying import RelayPort, Relays
 from r2ccl.actors.report import moment, own_address
 from r2ccl.actors.shared import Shared
+from r2ccl.actors.sharing import Sharing
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
 from r2ccl.ids import WORLD
@@ -70,7 +71,7 @@ LATE_LINKS_S = 1.0
 class Runtime:
     """One rank's actors. Made by the composition roots; ``start`` begins to dial."""
 
-    def __init__(self, shared: Shared, devices: list[Device]) -> None:
+    def __init__(self, shared: Shared, devices: list[Device], memory: Device | None = None) -> None:
         self.shared = shared
         self.is_closed = False
         #: This is a fork of the process that it belongs to.
@@ -85,8 +86,10 @@ class Runtime:
         self.relays = Relays(shared, self.courier)
         self._relay_port = RelayPort(shared, self.relays, self.desk, self, self.courier)
         self.ports.extend(Port(shared, device, self.desk, self, self.relays) for device in devices)
-        # Between two ranks there is nobody to relay.
-        self.all_ports.extend([*self.ports, self._relay_port] if shared.size > 2 else self.ports)
+        self.sharing = Sharing(shared, memory, self.desk, self, self.relays, self.courier)
+        # Shared memory first, so that control goes by it. Between two ranks there is nobody to relay.
+        relaying = [self._relay_port] if shared.size > 2 else []
+        self.all_ports.extend([*self.sharing.ports, *self.ports, *relaying])
         self.diagnosing = Diagnosing(shared, self.ports, self.courier)
         self.supervisor = Supervisor(shared.clock, self._give_up)
         self.communicators = Communicators(
@@ -162,6 +165,7 @@ class Runtime:
         for peer in self.shared.peers:
             for local, remote in self.rails(peer):
                 self.ports[local].want(peer, remote)
+        self.sharing.start()
 
     def rails(self, peer: int) -> list[tuple[int, int]]:
         """The links to a peer that stand from the start: (own NIC, peer's NIC), the same from both ends."""
@@ -172,7 +176,7 @@ class Runtime:
         while any(not self.courier.links_up(peer) for peer in self.shared.peers):
             await self._next_link(None)
         deadline = self.shared.clock.now() + LATE_LINKS_S
-        while any(self._rails_up(peer) < len(self.rails(peer)) for peer in self.shared.peers):
+        while any(self._rails_lacking(peer) > 0 for peer in self.shared.peers):
             left_s = deadline - self.shared.clock.now()
             if left_s <= 0 or not await self._next_link(left_s):
                 break
@@ -189,8 +193,9 @@ class Runtime:
             for link in links:
                 self._offer(link)
 
-    def _rails_up(self, peer: int) -> int:
-        return sum(link.is_rail for link in self.courier.links_up(peer))
+    def _rails_lacking(self, peer: int) -> int:
+        wanted = len(self.rails(peer)) + self.sharing.is_wanted(peer)
+        return wanted - sum(link.is_rail for link in self.courier.links_up(peer))
 
     async def _next_link(self, timeout_s: float | None) -> bool:
         watcher: asyncio.Future[None] = self.shared.loop.create_future()
@@ -241,7 +246,9 @@ class Runtime:
 
     def _stands_by(self, link: Link) -> bool:
         nics = self.shared.members[link.id.peer].nics
-        return not link.is_rail or self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
+        if link.id.is_shared or not link.is_rail:
+            return not link.is_rail
+        return self.ports[link.id.local_nic].nic.spare or nics[link.id.remote_nic].spare
 
     def link_went_down(self, link: Link, cause: str) -> None:
         """A link carries no longer: its lane moves, the peer is told."""
@@ -257,6 +264,7 @@ class Runtime:
 
     def _paths_changed(self, peer: int) -> None:
         links_up = len(self.courier.links_up(peer))
+        self.sharing.bypass_nics(peer)
         self._nic_reports.look_closely()
         if not links_up:
             self._partings.paths_lost(peer)

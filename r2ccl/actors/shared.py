@@ -11,13 +11,13 @@ from r2ccl.actors.causes import Loss
 from r2ccl.actors.timers import Timers
 from r2ccl.clock import Clock
 from r2ccl.config import Settings
-from r2ccl.ids import RELAY_NIC
+from r2ccl.ids import RELAY_NIC, SHARED_NIC
 from r2ccl.protocol.baseline import Strictness
 from r2ccl.protocol.evidence import EvidenceLimits, LinkEvidence, SwitchBudget
 from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
-from r2ccl.topology import AddressBook, Endpoint, Nic
+from r2ccl.topology import AddressBook, Endpoint, Nic, shared_memory_endpoint
 
 
 def no_errors(nic: Nic) -> int | None:
@@ -69,7 +69,15 @@ class Shared:
         """Where a peer's NIC is reached."""
         if nic == RELAY_NIC:
             return Endpoint("relay", f"rank{peer}", 0)
-        return self.moved.get((peer, nic)) or self.members[peer].nics[nic].endpoint
+        moved = self.moved.get((peer, nic))
+        if moved is None and nic == SHARED_NIC:
+            return shared_memory_endpoint(self.members[peer])
+        return moved or self.members[peer].nics[nic].endpoint
+
+    @property
+    def neighbours(self) -> list[int]:
+        """The other ranks of our node, as far as a hash can tell."""
+        return [peer for peer in self.peers if self.members[peer].node == self.members[self.rank].node]
 
     def checks(self, peer: int) -> bool:
         """Do chunks to this peer carry checksums? Within a node memory is the wire, and they would cost a quarter."""

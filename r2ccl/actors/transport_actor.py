@@ -167,7 +167,8 @@ class TransportActor(Actor):
         else:
             old.lane = lane.link = None
             lane.is_leaving, lane.is_orphan = False, True
-            self._bind(lane, home, "SHARED->BOUND" if old.is_rail else "BACKUP->BOUND", "rail up")
+            cause = "memory is shared" if home.id.is_shared else "rail up"
+            self._bind(lane, home, "SHARED->BOUND" if old.is_rail else "BACKUP->BOUND", cause)
             self._offer_idle(lane.peer)
 
     def _bind(self, lane: Lane, link: Link, change: str, cause: str) -> None:

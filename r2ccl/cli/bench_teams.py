@@ -58,8 +58,9 @@ class Program:
 
 
 def r2ccl_programs(job: Job, inherited: Mapping[str, str]) -> list[Program]:
-    """A process for each rank."""
-    return [Program(job.command, job.environment(inherited, rank)) for rank in range(job.ranks)]
+    """A process for each rank. They go over loopback, as their peers do, unless the environment says otherwise."""
+    over_tcp = {"R2CCL_SHARED_MEMORY": "off"}
+    return [Program(job.command, {**over_tcp, **job.environment(inherited, rank)}) for rank in range(job.ranks)]
 
 
 def peer_programs(peer: str, python: str, ranks: int, control: Path, inherited: Mapping[str, str]) -> list[Program]:

@@ -326,11 +326,11 @@ class Lane:
 def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) -> Any:
     """Which link a lane is bound to: one on its home NIC, else one that no other lane of this peer uses.
 
-    ``links_up`` are objects with ``id``, a ``LinkId``, and ``is_rail``. Rails come first, a spare's too: links across
-    rails may pass a router. Of rails one by a NIC of ours that no other lane of this peer uses: where the peer has more
-    NICs than we, several rails leave by each of ours. One across rails is taken only if no other lane uses either of
-    its NICs: else it would add nothing but what it takes from that lane, and may share a NIC with whatever was just
-    lost in silence. A relayed one
+    ``links_up`` are objects with ``id``, a ``LinkId``, and ``is_rail``. Shared memory comes before all others. Of those
+    rails come first, a spare's too: links across rails may pass a router. Of rails one by a NIC of ours that no other
+    lane of this peer uses: where the peer has more NICs than we, several rails leave by each of ours. One across rails
+    is taken only if no other lane uses either of its NICs: else it would add nothing but what it takes from that lane,
+    and may share a NIC with whatever was just lost in silence. A relayed one
     is taken only where no other is up. Returns None when no link that is up would add anything.
     """
     links_up, taken = list(links_up), list(taken)
@@ -342,6 +342,7 @@ def choose_link(home_nic: int, links_up: Iterable[Any], taken: Iterable[Any]) ->
     return min(
         free,
         key=lambda link: (
+            not link.id.is_shared,
             not link.is_rail,
             link.id.local_nic in used,
             link.id.local_nic != home_nic,
@@ -367,12 +368,14 @@ def takes_link(lane: Lane, link: Any, stands_by: bool, lanes: Sequence[Lane]) ->
     spare's, or one across rails. A lane that found refuge across rails goes back to a rail: across rails it shares a
     NIC with another lane, and a router with everybody. So does one that shares our NIC with another lane, if the rail
     leaves by a NIC of ours that serves none: where the peer has more NICs than we, rails share ours. One lane at a time
-    goes, or two would go to one NIC.
+    goes, or two would go to one NIC. From a NIC any lane goes to shared memory, and from there to none.
     """
     if lane.link is None:
         return lane.is_orphan or not stands_by
     if lane.is_leaving or not link.is_rail:
         return False
+    if link.id.is_shared or lane.link.id.is_shared:
+        return not lane.link.id.is_shared
     if not lane.link.is_rail:
         return True
     used = [other.link.id.local_nic for other in lanes if other.link is not None]

@@ -324,6 +324,10 @@ def missing_links(runtime: Runtime) -> list[str]:
             for lane in runtime.courier.lanes[peer]
             if lane.link is None
         ]
+        if runtime.sharing.is_wanted(peer) and not any(
+            lane.link is not None and lane.link.id.is_shared for lane in runtime.courier.lanes[peer]
+        ):
+            missing.append(f"rank {rank}: shares no memory with rank {peer}")
         idle = [link for link in runtime.courier.links_up(peer) if link.is_rail and link.lane is None]
         missing += [
             f"rank {rank}: lane {lane.index} to rank {peer} stays on {lane.link.id}, though a rail is idle"

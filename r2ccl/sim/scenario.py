@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from r2ccl.config import Settings
+from r2ccl.ids import SHARED_NIC
 from r2ccl.sim.aftermath import Aftermath, draw_aftermath
 from r2ccl.sim.calls import Call, Kind, item_bytes, moved_elements
 from r2ccl.sim.faults import (
@@ -38,6 +39,8 @@ LASTING_SHARE = 0.7
 LASTING_S = 2.0
 #: Every so many seeds the NICs write into the peer's memory.
 ONE_SIDED_EVERY = 3
+#: Of the others, as far as their ranks reach one another: in so many all ranks share memory.
+ONE_NODE_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ class Scenario:
         lines = [
             f"seed {self.seed}: {self.promise.value}; {shape.ranks} ranks x {shape.nics} NICs + {shape.spares} spares"
             + (", one-sided" if shape.one_sided else "")
-            + (", rails apart" if shape.model.rails_apart else ""),
+            + (", rails apart" if shape.model.rails_apart else "")
+            + (", all on one node" if shape.one_node else ""),
             f"  settings: {', '.join(changed)}",
             f"  model: {shape.model}",
         ]
@@ -183,6 +187,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     if promise is Promise.LATE:
         late, groups[0] = _late(seed, groups[0])
     faults = draw_faults(rng, shape, promise, horizon_s, lasting)
+    shape, faults = _on_one_node(seed, shape, promise, faults, horizon_s)
     ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
     scenario = Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]), late=late)
     return dataclasses.replace(scenario, aftermath=draw_aftermath(seed, shape)) if promise.ends_badly else scenario
@@ -277,6 +282,24 @@ def _with_paths(seed: int, shape: Shape) -> Shape:
         settings=dataclasses.replace(shape.settings, backup_paths=backup_paths),
         model=dataclasses.replace(shape.model, rails_apart=rng.random() < 0.4),
     )
+
+
+def _on_one_node(
+    seed: int, shape: Shape, promise: Promise, faults: tuple[Fault, ...], horizon_s: float
+) -> tuple[Shape, tuple[Fault, ...]]:
+    """In some worlds all ranks share memory, and lose it now and then. What is promised holds all the same, but where
+    it is that ranks do not reach each other. Drawn apart, so that all else stays as it is."""
+    rng = random.Random(f"node of {seed}")
+    if promise in (Promise.UNREACHABLE, Promise.SPLIT) or shape.one_sided or rng.random() >= ONE_NODE_SHARE:
+        return shape, faults
+    pairs = list(itertools.combinations(range(shape.ranks), 2))
+    lost: list[Fault] = []
+    for one, other in rng.sample(pairs, rng.randint(0, min(4, len(pairs)))):
+        kind = rng.choice((FaultKind.SILENT_LINK, FaultKind.SILENT_DIRECTION))
+        at_s = rng.uniform(0, horizon_s)
+        lost.append(Fault(kind, at_s, at_s + 10 ** rng.uniform(-2.5, 0.4), (one, SHARED_NIC), (other, SHARED_NIC)))
+    every = sorted((*faults, *lost), key=lambda fault: fault.at_s)
+    return dataclasses.replace(shape, one_node=True), tuple(every)
 
 
 def _relays(rng: random.Random, settings: Settings) -> Settings:

@@ -114,7 +114,11 @@ class Trial:
         sizes = tuple(len(group.members) for group in scenario.groups)
         self.answers = Answers(scenario.seed, sizes, self.calls, self.complaints)
         self.injector = Injector(self.world, self.history, self._killed, scenario.seed)
-        self.devices = [cast(MemoryDevice, port.device) for runtime in self.world.runtimes for port in runtime.ports]
+        self.devices = [
+            cast(MemoryDevice, port.device)
+            for runtime in self.world.runtimes
+            for port in (*runtime.sharing.ports, *runtime.ports)
+        ]
         #: What stands between inboxes and coordinators.
         self.deliveries: list[Deliveries] = []
         #: (rank in the job, number) -> the rank's handle of a communicator.

@@ -17,6 +17,7 @@ from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import Settings
+from r2ccl.ids import SHARED_NIC
 from r2ccl.sim.loop import SimClock
 from r2ccl.sim.rank_loop import RankLoop
 from r2ccl.telemetry.event_log import EventLog
@@ -37,6 +38,8 @@ class Shape:
     one_sided: bool = False
     settings: Settings = dataclasses.field(default_factory=Settings)
     model: Model = dataclasses.field(default_factory=Model)
+    #: All ranks are on one node, and share memory.
+    one_node: bool = False
 
     def joins(self, own_nic: int, peers_nic: int) -> bool:
         """Is there a route between two NICs with these indices?"""
@@ -60,8 +63,10 @@ class World:
         self.fabric = Fabric(self.loop, self.random.random, shape.model)
         self._make_log = make_log or (lambda _: EventLog(self.clock))
         devices = [self._devices(rank) for rank in range(shape.ranks)]
+        self._memories = [self._memory(rank) for rank in range(shape.ranks)] if shape.one_node else []
+        self._memory_endpoints = {(rank, SHARED_NIC): device.reserve() for rank, device in enumerate(self._memories)}
         self.members = tuple(
-            Member(rank, rank + 1, f"node{rank}", tuple(self._announced(device) for device in devices[rank]))
+            Member(rank, rank + 1, self._node(rank), tuple(self._announced(device) for device in devices[rank]))
             for rank in range(shape.ranks)
         )
         self.runtimes = [self._runtime(rank, devices[rank]) for rank in range(shape.ranks)]
@@ -74,6 +79,13 @@ class World:
             for index in range(shape.nics + shape.spares)
         ]
         return [self.fabric.device(nic, rank, rank + 1, shape.one_sided) for nic in nics]
+
+    def _memory(self, rank: int) -> Device:
+        nic = Nic(SHARED_NIC, "memory", Endpoint("memory", f"rank{rank}", SHARED_NIC))
+        return self.fabric.device(nic, rank, rank + 1)
+
+    def _node(self, rank: int) -> str:
+        return "node" if self.shape.one_node else f"node{rank}"
 
     @staticmethod
     def _announced(device: Device) -> Nic:
@@ -90,7 +102,8 @@ class World:
             self._make_log(rank),
             one_sided=self.shape.one_sided,
         )
-        runtime = Runtime(shared, devices)
+        shared.moved.update(self._memory_endpoints)
+        runtime = Runtime(shared, devices, self._memories[rank] if self._memories else None)
 
         def carrier(nic: int, up: bool) -> None:
             if not runtime.is_closed:

@@ -4,9 +4,9 @@ The id is a hash of this boot, the network namespace and the file system behind 
 with networks of their own are two nodes, two processes in one container are one, and an emulated host is a node of its
 own.
 
-Equal ids say "probably", and for now that suffices: all that hangs on them is whether chunks carry checksums, and a
-wrong guess leaves TCP's own. Who will share memory one day has to prove it, by reading a token that the other left
-there.
+Equal ids say "probably". That suffices for whether chunks carry checksums, as a wrong guess leaves TCP's own. Who is to
+share memory has to prove it: by being found there, and by a token that the other left in it (``shared_handshake``,
+``shared_segment``).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_ranks_connect_compute_and_close(size: int, loop: str, tmp_path: Path) -
 
 
 def test_ranks_with_several_nics_use_them_all(tmp_path: Path) -> None:
-    with loopback(2, tmp_path, nics=3) as ranks:
+    with loopback(2, tmp_path, nics=3, env={"R2CCL_SHARED_MEMORY": "off"}) as ranks:
         ranks.connect()
         ranks.ask("all_reduce", elements=4_000_000)
         for stats in ranks.ask("stats"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from r2ccl.ids import LinkId
+from r2ccl.ids import SHARED_NIC, LinkId
 from r2ccl.protocol.lanes import Lane, adds_to, choose_link, takes_link
 from r2ccl.protocol.paths import backups, is_rail, rails
 
@@ -50,6 +50,18 @@ def test_a_lane_that_shares_our_nic_goes_to_a_rail_by_one_that_serves_none_and_n
     sharing.link = link(0, 1)
     sharing.is_leaving, other.is_leaving = True, False
     assert not takes_link(sharing, link(0, 0), stands_by=False, lanes=[sharing, other]), "it goes elsewhere already"
+
+
+def test_a_lane_takes_shared_memory_before_any_nic_and_leaves_it_for_none() -> None:
+    memory, moving, other = link(SHARED_NIC, SHARED_NIC), lane(), lane(1)
+    assert choose_link(0, [link(0, 0), memory, link(1, 1)], []) is memory
+    assert choose_link(0, [link(0, 0), memory], [memory]).id == LinkId(1, 0, 0)
+    moving.link, other.link = link(0, 0), link(1, 1)
+    assert takes_link(moving, memory, stands_by=False, lanes=[moving, other])
+    moving.link, other.link = memory, link(1, 1)
+    assert not takes_link(moving, link(0, 0), stands_by=False, lanes=[moving, other])
+    moving.link, moving.is_leaving = link(0, 0), True
+    assert not takes_link(moving, memory, stands_by=False, lanes=[moving, other])
 
 
 SIZES = [(ours, theirs) for ours in range(1, 5) for theirs in range(1, 5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,6 +19,7 @@ from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.faulty import FaultyDevice
 from r2ccl.transport.interface import Device
 from r2ccl.transport.memory import Fabric
+from r2ccl.transport.shared_memory import SharedMemoryDevice
 from r2ccl.transport.tcp import Admission, TcpDevice
 from tests.transport.conformance import LAWS
 from tests.transport.harness import Law, Side, Transport, World, run_law, run_on
@@ -64,6 +66,18 @@ def tcp_world() -> World:
     return World(open_device=open_device, address=lambda rank, nic: Endpoint("inet", f"127.0.{nic}.{rank + 1}", 0))
 
 
+def shared_memory_world(may_spin: bool) -> World:
+    loop = asyncio.get_running_loop()
+    mark = secrets.token_hex(8)
+
+    def open_device(rank: int, nic: Nic) -> Device:
+        identity = Identity("job", b"secret", rank, 1000 + rank, "0")
+        admission = Admission(identity, {peer: 1000 + peer for peer in range(RANKS)})
+        return SharedMemoryDevice(nic, admission, loop, may_spin)
+
+    return World(open_device=open_device, address=lambda rank, nic: Endpoint("shared", f"r2ccl-{mark}-{rank}.{nic}", 0))
+
+
 def under_faults(
     world: World, clock: Clock, pass_time: Callable[[float], Awaitable[None]], dial_timeout_s: float
 ) -> World:
@@ -93,6 +107,11 @@ def faulty_tcp_world() -> World:
     return under_faults(tcp_world(), clock, clock.move_on, dial_timeout_s=1.0)
 
 
+def faulty_shared_memory_world() -> World:
+    clock = SetClock()
+    return under_faults(shared_memory_world(True), clock, clock.move_on, dial_timeout_s=0.05)
+
+
 TRANSPORTS: Final = (
     Transport("memory", run_in_virtual_time, lambda: memory_world(False), severable=True),
     Transport("memory-rdma", run_in_virtual_time, lambda: memory_world(True), True, severable=True, flushes=True),
@@ -101,6 +120,10 @@ TRANSPORTS: Final = (
     Transport("faulty-memory-rdma", run_in_virtual_time, lambda: faulty_memory_world(True), True, severable=True),
     Transport("tcp-asyncio", run_on(asyncio.new_event_loop), tcp_world),
     Transport("tcp-uvloop", run_on(uvloop.new_event_loop), tcp_world),
+    Transport("shared-memory-asyncio", run_on(asyncio.new_event_loop), lambda: shared_memory_world(True)),
+    Transport("shared-memory-uvloop", run_on(uvloop.new_event_loop), lambda: shared_memory_world(True)),
+    Transport("shared-memory-parking", run_on(asyncio.new_event_loop), lambda: shared_memory_world(False)),
+    Transport("faulty-shared-memory", run_on(uvloop.new_event_loop), faulty_shared_memory_world, severable=True),
     Transport("faulty-tcp-asyncio", run_on(asyncio.new_event_loop), faulty_tcp_world, severable=True),
     Transport("faulty-tcp-uvloop", run_on(uvloop.new_event_loop), faulty_tcp_world, severable=True),
 )

@@ -1,0 +1,384 @@
+"""One authenticated connection through shared memory: frames out, frames in.
+
+Out: a frame is copied from the sender's memory straight into the ring, piece by piece. What does not fit waits in a
+queue, as views, until the reader has made room.
+
+In: a small frame is delivered where it lies in the ring. The payload of a large chunk is copied from the ring into the
+destination that was asked for. That is one copy less than TCP's, and no system call.
+
+Whether the peer lives is told by the Unix socket that the memory was passed over: it ends when the peer's process does,
+however it ends. What the peer had published before is still read. Memory is never silent, loses nothing and answers at
+once, so an account of it accuses nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum, unpack_header
+from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.shared_ring import PIECE_BYTES, RingReader, RingWriter, padded
+from r2ccl.transport.shared_spin import SpinBudget
+
+#: Chunks up to this size are delivered where they lie; larger ones are received in place.
+WHOLE_BYTES_MAX = 16 << 10
+#: Read from one connection in one turn of the loop, so that acknowledgements and the caller's timers have theirs.
+READ_BYTES_PER_TURN = 512 << 10
+#: What the account calls a segment.
+SEGMENT_BYTES = 4096
+#: The account's round trip: what one core needs to see what another stored, about; nobody sleeps in memory.
+ROUND_TRIP_S = 1e-6
+
+_NAME = struct.Struct("<QQ")
+_NAME_AT = 8
+_KIND_AT = 2
+_CHECKSUMMED: Final = Flag.CHECKSUMMED
+
+Frame = tuple[bytes, bytes | memoryview]
+
+
+class Poller(Protocol):
+    """Who looks at the rings: the device."""
+
+    spin: SpinBudget
+
+    def is_busy(self, connection: SharedConnection) -> None:
+        """Look at its rings in the next turns of the loop."""
+
+    def forget(self, user: SharedConnection) -> None:
+        """It holds no memory and no descriptor any more."""
+
+
+class SharedConnection:
+    """See :class:`~r2ccl.transport.interface.Connection`."""
+
+    one_sided = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, local_nic: int, purpose: Purpose) -> None:
+        self.purpose = purpose
+        self.local_nic = local_nic
+        self.peer = -1
+        self.remote_nic = -1
+        self.peer_incarnation = 0
+        self.is_open = False
+        #: While the connection is still being made: how to give it up.
+        self.on_abort: Callable[[], None] | None = None
+        #: The device looks at its rings by itself: nobody needs to ring.
+        self.is_hot = False
+        self._loop = loop
+        self._receiver = receiver
+        self._poller: Poller | None = None
+        self._sock: socket.socket | None = None
+        #: The peer's eventfd.
+        self._bell = -1
+        self.reader: RingReader | None = None
+        self._writer: RingWriter | None = None
+        #: Frames that are not in the ring completely, oldest first; of the first, the header and ``_taken`` bytes are,
+        #: unless ``_taken`` is -1.
+        self._queue: deque[Frame] = deque()
+        self._taken = -1
+        #: The large chunk being received: header, where it goes (None: nowhere), how much was read.
+        self._header: Header | None = None
+        self._target: memoryview | None = None
+        self._filled = 0
+        #: How the peer ended: told when the ring is empty.
+        self._ending: tuple[Loss, str] | None = None
+
+    def open(self, sock: socket.socket, reader: RingReader, writer: RingWriter, bell: int, poller: Poller) -> None:
+        """The handshake is done, and memory is shared. ``bell`` is the peer's eventfd, ours from now on."""
+        self._sock, self._bell, self._poller = sock, bell, poller
+        self.reader, self._writer = reader, writer
+        self.is_open = True
+        self._loop.add_reader(sock.fileno(), self._peer_spoke)
+        self._receiver.established(self)
+        if self.is_open:
+            poller.is_busy(self)
+
+    # Out.
+
+    def send(self, header: bytes, payload: bytes | memoryview) -> None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        writer = self._writer
+        if writer is None:
+            return
+        if self._queue:
+            self._queue.append((header, payload))
+            return
+        try:
+            room = writer.capacity - writer.unread()
+        except BadFrame as bad:
+            self._loop.call_soon(self._ended, Loss.BAD_FRAME, str(bad))
+            return
+        needed = HEADER_BYTES + padded(len(payload))
+        if needed <= room and needed <= PIECE_BYTES:
+            writer.put_whole(header, payload)
+            writer.announce()
+        else:
+            self._queue.append((header, payload))
+            self._pump(writer)
+        poller = self._poller
+        assert poller is not None
+        if not self.is_hot and (self._queue or poller.spin.enabled):
+            # What is sent is answered, mostly soon.
+            poller.is_busy(self)
+
+    def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
+        """The memory that is shared is the rings' alone: there are no one-sided writes."""
+        raise AssertionError("a connection through shared memory is not one-sided")
+
+    def withdraw(self, communicator: int, operation: int) -> bool:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        if not self._queue:
+            return True
+        first = self._queue[0]
+        kept = deque(frame for frame in self._queue if not _belongs(frame, communicator, operation))
+        held = self._taken >= 0 and _belongs(first, communicator, operation)
+        if held:
+            kept.appendleft(first)
+        self._queue = kept
+        return not held
+
+    def pump(self) -> bool:
+        """Put into the ring what fits of what waits. Returns whether anything did. Raises :class:`BadFrame`."""
+        return bool(self._queue) and self._writer is not None and self._pump(self._writer)
+
+    def _pump(self, writer: RingWriter) -> bool:
+        before, queue = writer.head, self._queue
+        while queue:
+            header, payload = queue[0]
+            room = writer.capacity - writer.unread()
+            if self._taken < 0:
+                if not len(payload) and room >= HEADER_BYTES:
+                    writer.put_whole(header, payload)
+                    queue.popleft()
+                    continue
+                if room < 2 * HEADER_BYTES:
+                    break
+                writer.put_header(header)
+                self._taken = 0
+                room -= HEADER_BYTES
+            taken, self._taken = self._taken, writer.put(payload, self._taken, room)
+            if self._taken == len(payload):
+                queue.popleft()
+                self._taken = -1
+            elif self._taken == taken:
+                break
+        if writer.head == before:
+            return False
+        writer.announce()
+        return True
+
+    def may_have_been_rung_for(self) -> bool:
+        """Is there anything to read, does anything wait to be written, or was it taken back that we sleep?"""
+        reader = self.reader
+        return bool(self._queue) or (reader is not None and (reader.has_news() or not reader.is_asleep()))
+
+    def unpark(self) -> None:
+        """The device looks at the rings from now on: nobody needs to ring."""
+        self.is_hot = True
+        assert self.reader is not None
+        assert self._writer is not None
+        self.reader.unpark()
+        self._writer.stop_waiting()
+
+    def park(self) -> bool:
+        """The device looks no more: the peer is to ring. False: there is something to do after all. Raises
+        :class:`BadFrame`."""
+        assert self.reader is not None
+        assert self._writer is not None
+        if self._queue:
+            self._writer.wait_for_room()
+            if self._pump(self._writer):
+                return False
+        self.is_hot = not self.reader.park()
+        return not self.is_hot
+
+    # In.
+
+    def discard_incoming(self) -> None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        self._target = None
+
+    def read(self) -> bool:
+        """Deliver what there is, up to a turn's share. Returns whether there was anything."""
+        reader = self.reader
+        if reader is None or not reader.has_news():
+            return False
+        began = reader.tail
+        try:
+            while self.is_open:
+                if not (self._read_header(reader) if self._header is None else self._read_payload(reader)):
+                    break
+                if reader.tail - began >= READ_BYTES_PER_TURN:
+                    reader.seen = reader.tail  # what is left is news to the next turn
+                    break
+        except BadFrame as bad:
+            self._ended(Loss.BAD_FRAME, str(bad))
+        if self.is_open:
+            reader.give_room()
+            self._receiver.batch_ended(self)
+        return True
+
+    def _read_header(self, reader: RingReader) -> bool:
+        """The next frame: delivered if it is small. Returns whether there may be more."""
+        readable = reader.readable()
+        if readable < HEADER_BYTES:
+            return False
+        header = unpack_header(reader.view(0, HEADER_BYTES))
+        size = header.payload_bytes
+        if size > WHOLE_BYTES_MAX and header.kind in RAW_KINDS:
+            target = self._receiver.destination(self, header)
+            if self.is_open:
+                assert len(target) == size
+                self._header, self._target, self._filled = header, target, 0
+                reader.advance(HEADER_BYTES)
+            return True
+        whole = HEADER_BYTES + padded(size)
+        if whole > readable:
+            return False
+        self._deliver(header, reader.view(HEADER_BYTES, size))
+        reader.advance(whole)
+        return True
+
+    def _deliver(self, header: Header, payload: memoryview) -> None:
+        if header.flags & _CHECKSUMMED and checksum(payload) != header.checksum:
+            if header.kind not in RAW_KINDS:
+                raise BadFrame("a control frame fails its checksum")
+            self._receiver.spoiled(self, header)
+        elif header.kind in RAW_KINDS:
+            self._receiver.chunk(self, header, payload)
+        else:
+            self._receiver.control(self, header, payload)
+
+    def _read_payload(self, reader: RingReader) -> bool:
+        """More of the large chunk. Returns whether there may be more."""
+        header = self._header
+        assert header is not None
+        left = header.payload_bytes - self._filled
+        size = min(left, reader.readable(), PIECE_BYTES)
+        if size <= 0:
+            return False
+        if self._target is not None:
+            reader.copy_to(self._target[self._filled : self._filled + size])
+        self._filled += size
+        reader.advance(padded(size))
+        if size == left:
+            self._landed(header)
+        return True
+
+    def _landed(self, header: Header) -> None:
+        target = self._target
+        self._header = self._target = None
+        if target is None:
+            return
+        if header.flags & _CHECKSUMMED and checksum(target) != header.checksum:
+            self._receiver.spoiled(self, header)
+        else:
+            self._receiver.landed(self, header)
+
+    # The end.
+
+    def sample(self) -> PathSample:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        writer = self._writer
+        if writer is None:
+            return PathSample(0, 0, 0.0, 0.0, True)
+        in_flight = min(writer.capacity, max(0, writer.head - writer.tail_seen()))
+        unsent = sum(len(header) + len(payload) for header, payload in self._queue)
+        if self._taken >= 0:
+            unsent -= HEADER_BYTES + self._taken
+        acked = writer.head - in_flight
+        return PathSample(
+            in_flight_bytes=in_flight,
+            unsent_bytes=unsent,
+            silence_s=0.0,
+            rtt_s=ROUND_TRIP_S,
+            limited=in_flight == 0,
+            sent_segments=-(-writer.head // SEGMENT_BYTES),
+            answered_segments=-(-acked // SEGMENT_BYTES),
+            acked_bytes=acked,
+        )
+
+    def abort(self) -> None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        if self.on_abort is not None:
+            self.on_abort()
+            return
+        sock, self._sock = self._sock, None
+        self.is_open = False
+        self._queue.clear()
+        self._target = self._header = None
+        # The memory is unmapped when the last view of it is gone, one that somebody is being shown included.
+        self.reader = self._writer = None
+        if sock is None:
+            return
+        self._loop.remove_reader(sock.fileno())
+        sock.close()
+        os.close(self._bell)
+        assert self._poller is not None
+        self._poller.forget(self)
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child: descriptors and memory are let go."""
+        self.reader = self._writer = None
+        if self._sock is not None:
+            self._sock.close()
+            os.close(self._bell)
+
+    def _peer_spoke(self) -> None:
+        """On the socket nothing is said any more: it ends."""
+        assert self._sock is not None
+        try:
+            said = self._sock.recv(1)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._ending = (Loss.RESET, str(error))
+        else:
+            if said:
+                self._ended(Loss.BAD_FRAME, "the peer spoke where nothing is to be said")
+                return
+            self._ending = (Loss.END_OF_FILE, "the peer closed")
+        self._loop.remove_reader(self._sock.fileno())
+        # In the next turn, so that the peer's other connections are known to have ended, too: its last word stands on
+        # its control connection.
+        self._loop.call_soon(self._read_the_rest, self.purpose is Purpose.BULK)
+
+    def _read_the_rest(self, once_more: bool) -> None:
+        """What the peer had published is read before its end is told."""
+        if not self.is_open or self._ending is None:
+            return
+        if self.read():
+            self._loop.call_soon(self._read_the_rest, once_more)
+        elif once_more:
+            self._loop.call_soon(self._read_the_rest, False)
+        else:
+            self._ended(*self._ending)
+
+    def _ended(self, loss: Loss, detail: str) -> None:
+        if not self.is_open:
+            return
+        self.abort()
+        self._receiver.lost(self, loss, detail)
+
+    def fail(self, bad: BadFrame) -> None:
+        """What the peer stored cannot be."""
+        self._ended(Loss.BAD_FRAME, str(bad))
+
+    def __repr__(self) -> str:
+        where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic} {self.purpose.name.lower()}"
+        return f"<SharedConnection {where} {'open' if self.is_open else 'closed'}, {len(self._queue)} queued>"
+
+
+def _belongs(frame: Frame, communicator: int, operation: int) -> bool:
+    header = frame[0]
+    if header[_KIND_AT] != Kind.CHUNK:
+        return False
+    whose, number = _NAME.unpack_from(header, _NAME_AT)
+    return bool(whose == communicator and number >= operation)

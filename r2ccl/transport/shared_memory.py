@@ -1,0 +1,304 @@
+"""Shared memory between the ranks of a node: a device that is no NIC, of the same five nouns as the others.
+
+Ranks map a segment for each connection once (``shared_segment``), found and authenticated over a Unix socket
+(``shared_handshake``), and then move frames through its rings (``shared_ring``, ``shared_connection``). What is decided
+here is how a rank learns that there is something to read: while a connection is in use it looks by itself, turn by turn
+of the loop, which costs neither end a system call; soon after the last frame it *parks*, and whoever writes then wakes
+it by the device's eventfd.
+
+Looking takes a core; when that pays is decided in ``shared_spin``. Where it does not, a connection parks at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import secrets
+import socket
+from collections.abc import Callable
+
+from r2ccl.protocol.handshake import Dialler, Listener, Purpose, Target
+from r2ccl.protocol.wire import BadFrame
+from r2ccl.telemetry.strangers import CROWDED
+from r2ccl.topology import Endpoint, Nic
+from r2ccl.transport.interface import Answer, Receiver, Region
+from r2ccl.transport.interface import Purpose as WirePurpose
+from r2ccl.transport.shared_connection import SharedConnection
+from r2ccl.transport.shared_handshake import Handshake, SharedProbe, address, new_socket
+from r2ccl.transport.shared_segment import RING_BYTES_MOST, bulk_ring_bytes
+from r2ccl.transport.shared_spin import SpinBudget
+from r2ccl.transport.tcp import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, HALF_OPEN_MAX, Admission
+
+#: Turns of the loop without a frame after which a connection parks.
+SPIN_TURNS = 16
+#: Looks at all rings in one turn: about 6 us. Other callbacks of the loop wait for no longer.
+LOOKS_PER_TURN = 64
+#: Turns after which the system is asked whether it took our core: the answer costs as much as ten looks.
+TURNS_PER_QUESTION = 32
+
+
+class SharedMemoryDevice:
+    """The memory that this rank shares with others of its node. See :class:`~r2ccl.transport.interface.Device`."""
+
+    one_sided = False
+
+    def __init__(self, nic: Nic, admission: Admission, loop: asyncio.AbstractEventLoop, may_spin: bool = True) -> None:
+        self.nic = nic
+        self.spin = SpinBudget(may_spin)
+        self.bell = -1
+        self.bulk_ring_bytes = RING_BYTES_MOST
+        self._admission = admission
+        self._loop = loop
+        self._receiver: Receiver | None = None
+        self._listener: socket.socket | None = None
+        #: All and only connections and handshakes that hold a socket.
+        self._open: set[SharedConnection | Handshake] = set()
+        #: All and only probes that may not have answered; bounded by those who ask.
+        self._probes: list[SharedProbe] = []
+        self._half_open = 0
+        self._regions = 0
+        #: Connections whose rings are looked at in every turn.
+        self._hot: list[SharedConnection] = []
+        self._turn_is_due = False
+        #: Turns left to look without finding anything.
+        self._patience = 0
+        self._turns = 0
+        self._preemptions = 0
+
+    def expect(self, ranks: int, cores: int) -> None:
+        """So many ranks, of which we are one, are on this node, and may run on so many cores."""
+        self.spin.enabled = ranks <= cores
+        self.bulk_ring_bytes = bulk_ring_bytes(ranks)
+
+    @property
+    def receiver(self) -> Receiver:
+        """Whom to tell."""
+        assert self._receiver is not None, "a device listens before it dials"
+        return self._receiver
+
+    def reserve(self) -> Endpoint:
+        """See :class:`~r2ccl.transport.interface.Device`."""
+        listener = new_socket()
+        try:
+            listener.bind(address(self.nic.endpoint))
+            listener.listen(HALF_OPEN_MAX)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        return self.nic.endpoint
+
+    def listen(self, receiver: Receiver) -> Endpoint:
+        """See :class:`~r2ccl.transport.interface.Device`."""
+        self._receiver = receiver
+        if self._listener is None:
+            self.reserve()
+        assert self._listener is not None
+        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._loop.add_reader(self.bell, self._rung)
+        self._loop.add_reader(self._listener.fileno(), self._acceptable)
+        return self.nic.endpoint
+
+    def move(self, host: str, interface_name: str) -> Endpoint:
+        """Memory has no address that could change."""
+        raise AssertionError("shared memory does not move")
+
+    def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: WirePurpose) -> SharedConnection:
+        """See :class:`~r2ccl.transport.interface.Device`."""
+        connection = SharedConnection(self._loop, self.receiver, self.nic.index, WirePurpose(purpose))
+        connection.peer, connection.remote_nic = peer, remote_nic
+        target = Target(peer, remote_nic, self._admission.incarnations.get(peer))
+        machine = Dialler(self._admission.identity, self.nic.index, target, purpose, secrets.token_bytes(32))
+        Handshake(self, self._loop, connection, machine).connect(endpoint)
+        return connection
+
+    def reach(
+        self, peer: int, remote_nic: int, endpoint: Endpoint, wait_s: float, heard: Callable[[Answer], None]
+    ) -> SharedProbe:
+        """See :class:`~r2ccl.transport.interface.Device`."""
+        del peer, remote_nic, wait_s  # the endpoint says it all, and the kernel answers at once
+        probe = SharedProbe(self._loop, endpoint, self._note_answer(heard))
+        self._probes.append(probe)
+        return probe
+
+    def _note_answer(self, heard: Callable[[Answer], None]) -> Callable[[Answer], None]:
+        def note(answer: Answer) -> None:
+            self._probes.pop(0)  # answers come in the order of the knocks
+            heard(answer)
+
+        return note
+
+    def register(self, memory: memoryview) -> Region:
+        """The rings take copies: any memory will do."""
+        self._regions += 1
+        return Region(self._regions, memory)
+
+    def deregister(self, region: Region) -> None:
+        """Nothing to undo."""
+
+    def close(self) -> None:
+        """See :class:`~r2ccl.transport.interface.Device`."""
+        for probe in self._probes:
+            probe.abort()
+        self._probes.clear()
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        for user in list(self._open):
+            user.abort()
+        if self.bell >= 0:
+            self._loop.remove_reader(self.bell)
+            os.close(self.bell)
+            self.bell = -1
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child: let go of every descriptor and all memory."""
+        if self._listener is not None:
+            self._listener.close()
+        for user in self._open:
+            user.close_in_child()
+        self._hot.clear()
+        if self.bell >= 0:
+            os.close(self.bell)
+
+    def forget(self, user: SharedConnection | Handshake) -> None:
+        """The user's socket is closed."""
+        self._open.discard(user)
+
+    def remember(self, user: SharedConnection | Handshake) -> None:
+        """The user holds a socket from now on."""
+        self._open.add(user)
+
+    def half_open(self, change: int) -> None:
+        """Counts strangers that are being asked who they are."""
+        self._half_open += change
+
+    def _acceptable(self) -> None:
+        assert self._listener is not None
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause()
+                    return
+                continue
+            if self._half_open >= HALF_OPEN_MAX:
+                sock.close()
+                self.turned_away(CROWDED, f"{HALF_OPEN_MAX} wait already")
+                continue
+            sock.setblocking(False)
+            purposes = (Purpose.CONTROL, Purpose.BULK, Purpose.PROBE)
+            admission = self._admission
+            nonce = secrets.token_bytes(32)
+            machine = Listener(admission.identity, self.nic.index, nonce, purposes, admission.incarnations)
+            connection = SharedConnection(self._loop, self.receiver, self.nic.index, WirePurpose.CONTROL)
+            Handshake(self, self._loop, connection, machine).accepted(sock)
+
+    def turned_away(self, reason: str, says: str) -> None:
+        """Somebody on this node was not admitted."""
+        if self._admission.strangers is not None:
+            self._admission.strangers.refuse(reason, self.nic.name, "a process of this user", says)
+
+    def _pause(self) -> None:
+        """Who knocks goes on knocking: without a pause the loop would do nothing else."""
+        assert self._listener is not None
+        self._loop.remove_reader(self._listener.fileno())
+        self._loop.call_later(ACCEPT_PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._acceptable)
+
+    # Looking.
+
+    def is_busy(self, connection: SharedConnection) -> None:
+        """Look at the connection's rings from the next turn on."""
+        if not self._hot:
+            self._begin_to_look()
+        if not connection.is_hot:
+            connection.unpark()
+            self._hot.append(connection)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _rung(self) -> None:
+        """Somebody wrote, or made room, where we sleep."""
+        try:
+            os.eventfd_read(self.bell)
+        except BlockingIOError:
+            return
+        for user in list(self._open):
+            if isinstance(user, SharedConnection) and not user.is_hot and user.may_have_been_rung_for():
+                self.is_busy(user)
+        self._look()
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        try:
+            if self._look():
+                self._patience = SPIN_TURNS
+            elif self.spin.is_on and self._patience > 0:
+                self._patience -= 1
+                self._watch()
+            else:
+                if self.spin.is_on:
+                    self.spin.missed()
+                self._hot = [connection for connection in self._hot if not self._park(connection)]
+        finally:
+            # Also when a callback failed: who has no turn that is due and is not parked would sleep for ever.
+            if self._hot:
+                self._turn_soon()
+
+    def _look(self) -> bool:
+        """Read from, and write into, all rings that are in use. Returns whether there was anything."""
+        found = False
+        for connection in list(self._hot):
+            if not connection.is_open:
+                self._hot.remove(connection)
+                continue
+            try:
+                found |= connection.pump()
+            except BadFrame as bad:
+                connection.fail(bad)
+            found |= connection.read()
+        return found
+
+    def _begin_to_look(self) -> None:
+        self.spin.begin()
+        self._patience = SPIN_TURNS
+        if self.spin.is_on:
+            self._preemptions = _preemptions()
+
+    def _watch(self) -> None:
+        """Look at the rings in use until there is something, for a few microseconds."""
+        rings = [connection.reader for connection in self._hot if connection.reader is not None]
+        for _ in range(LOOKS_PER_TURN):
+            for ring in rings:
+                if ring.has_news():
+                    self.spin.paid()
+                    return
+        self._turns += 1
+        if self._turns % TURNS_PER_QUESTION == 0 and self._preemptions != _preemptions():
+            self.spin.preempted()
+
+    def _park(self, connection: SharedConnection) -> bool:
+        try:
+            return not connection.is_open or connection.park()
+        except BadFrame as bad:
+            connection.fail(bad)
+            return True
+
+
+def _preemptions() -> int:
+    """How often the system took the core from this thread for somebody else."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
