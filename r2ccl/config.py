@@ -185,7 +185,7 @@ class Settings:
         False,
         "R2CCL_FAULT_INJECTION",
         "",
-        "1: its control port takes faults (see fault-inject); its node shares no memory",
+        "1: its control port takes faults (fault-inject); memory is not shared",
     )
     checksum: str = setting("auto", "R2CCL_CHECKSUM", "", "on, off, or auto: on between nodes, off within one")
     debug: str = setting("WARN", "R2CCL_DEBUG", "", "log level: WARN, INFO or TRACE")
