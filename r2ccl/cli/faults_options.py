@@ -21,7 +21,7 @@ ELEMENTS_PER_MBIT_S: Final = 1 << 9
 ELEMENTS_MIN: Final = 1 << 14
 #: Random cuts for each trial of the table, unless said otherwise: 10,000 for 20.
 RANDOM_CUTS_PER_TRIAL: Final = 500
-#: Of plain streams and of gloo, which differ little or take long.
+#: Of plain streams, of MPTCP and of gloo, which differ little or take long.
 FEW_TRIALS: Final = 3
 #: Starting ranks on a machine with two cores; importing torch.
 START_S: Final = 2.5
@@ -59,7 +59,7 @@ class Options:
     def trials(self, fault: Fault, who: str) -> int:
         """How often a fault is made."""
         trials = max(1, round(self.cuts * fault.trials_share))
-        return trials if who in (R2CCL, MPTCP) else min(trials, FEW_TRIALS)
+        return trials if who == R2CCL else min(trials, FEW_TRIALS)
 
     def as_json(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one that began."""
