@@ -145,9 +145,7 @@ def _command() -> str:
 
 def faults_command(
     faults: Annotated[list[str] | None, typer.Argument(metavar="[FAULTS]", help="Which; default: all.")] = None,
-    cuts: Annotated[
-        int, typer.Option(min=1, help="How often link down and silence are made; others half of it, long ones a quarter.")
-    ] = 20,
+    cuts: Annotated[int, typer.Option(min=1, help="How often link down and silence are made; others less often.")] = 20,
     random_cuts: Annotated[
         int | None, typer.Option(min=0, help=f"Default: {work.RANDOM_CUTS_PER_TRIAL} for each of --cuts.")
     ] = None,
