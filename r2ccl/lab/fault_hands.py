@@ -189,7 +189,7 @@ class Patience:
 
 def undo_record(record: Record) -> list[str]:
     """Undo a fault that stays or was left behind; returns what went wrong. One whose network is gone is gone."""
-    if record.network.split()[0] != fault_undo.this_network().split()[0] or not _is_there(record):
+    if fault_undo.is_gone(record):
         Path(record.file).unlink(missing_ok=True)
         return []
     hands = Hands(record.namespace)
@@ -202,7 +202,3 @@ def undo_record(record: Record) -> list[str]:
         return [f"{record.title} is in another network namespace ({record.network.split()[1]}): run this there"]
     Path(record.file).unlink(missing_ok=True)
     return []
-
-
-def _is_there(record: Record) -> bool:
-    return record.namespace is None or Path(record.namespace).exists()
