@@ -199,6 +199,10 @@ def undo_record(record: Record) -> list[str]:
     finally:
         hands.close()
     if record.namespace is None:
-        return [f"{record.title} is in another network namespace ({record.network.split()[1]}): run this there"]
+        there = record.network.split()[1]
+        return [
+            f"{record.title} is in another network namespace ({there}): run this there; or, if there is none any more: "
+            f"rm {record.file}"
+        ]
     Path(record.file).unlink(missing_ok=True)
     return []

@@ -150,3 +150,15 @@ def test_a_fault_of_the_labs_own_that_would_be_put_back_is_named_with_the_way_ou
         )
         bed("fault", "--name", "bed", "heal", "h0", "nic0")
     assert bed.ran("loss", NIC, "5%", "--for", "100ms")[0] == 0
+
+
+def test_a_fault_made_on_a_host_is_undone_there_or_forgotten_by_hand(bed: Bed) -> None:
+    inject = (sys.executable, "-m", "r2ccl.cli.main", "fault-inject")
+    on_host = ("run", "--name", "bed", "--host", "h0", "--", *inject)
+    bed(*on_host, "silent-drop", "nic0", "--stay", "--yes")
+    (record,) = bed.left
+    code, _, errors = bed.ran("undo", "all")
+    assert code == 2
+    assert errors.endswith(f"run this there; or, if there is none any more: rm {record}\n")
+    bed(*on_host, "undo", "all")
+    assert bed.left == []
