@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -87,6 +88,18 @@ def socket_name(job: str, rank: int | str, pid: int | str) -> str:
     return f"{shown}.{digest}.rank{rank}.{pid}.sock"
 
 
+def remove_dead(directory: Path) -> None:
+    """Remove the sockets that processes left which were killed: nobody listens, and nobody of that number is there."""
+    for path in directory.glob("*.sock"):
+        pid = path.name.removesuffix(".sock").rpartition(".")[2]
+        if not pid.isdecimal() or Path(f"/proc/{pid}").exists():
+            continue
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        with socket.socket(socket.AF_UNIX, kind) as knock, reachable(path) as address:
+            if knock.connect_ex(address) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
     """The path, or where it is too long for a Unix socket another way to the same place."""
@@ -144,6 +157,7 @@ class FaultControl:
     def open(self, directory: Path) -> None:
         """Listen. Raises :class:`ConfigurationError` where that is not possible."""
         make_private(directory)
+        remove_dead(directory)
         path = directory / socket_name(self._identity.job, self._identity.rank, os.getpid())
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:

@@ -246,6 +246,38 @@ async def test_the_socket_of_a_process_that_is_gone_is_passed_over(rank: Rank) -
         await asyncio.to_thread(rank.link)
 
 
+async def test_what_a_killed_rank_left_is_removed_by_the_next_one_and_by_whoever_looks_for_ranks(
+    tmp_path: Path,
+) -> None:
+    rank = Rank(tmp_path)
+    make_private(tmp_path / "r2ccl")
+    dead, other = (tmp_path / "r2ccl" / socket_name(JOB, 7, pid) for pid in (4_000_000, os.getpid()))
+    for left_by in ("open", "find"):
+        for path in (dead, other):
+            with socket.socket(socket.AF_UNIX) as stale, fault_control.reachable(path) as address:
+                path.unlink(missing_ok=True)
+                stale.bind(address)
+        if left_by == "open":
+            rank.open()
+        else:
+            (await asyncio.to_thread(rank.link)).close()
+        assert not dead.exists(), left_by
+        assert other.exists(), left_by  # its process may be about to listen
+    rank.control.close()
+    for device in rank.breakable.devices:
+        device.close()
+
+
+async def test_a_socket_that_somebody_listens_on_stays_whatever_its_number_says(rank: Rank) -> None:
+    assert rank.control.path is not None
+    path = rank.control.path.parent / socket_name(JOB, 7, 4_000_000)
+    with socket.socket(socket.AF_UNIX) as living, fault_control.reachable(path) as address:
+        living.bind(address)
+        living.listen(1)
+        fault_control.remove_dead(path.parent)
+        assert path.exists()
+
+
 async def test_two_jobs_of_one_name_are_not_mistaken_for_one(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = Rank(Path(rank.environ["XDG_RUNTIME_DIR"]))
     monkeypatch.setattr(os, "getpid", lambda: 4_000_000)

@@ -67,7 +67,9 @@ def fault_inject_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     pattern: Annotated[str | None, typer.Option(help="Of a flap: phases, in order.")] = None,
     times: Annotated[int, typer.Option(min=1, help="Of a flap: how often the pattern.")] = 1,
-    flapping: Annotated[str, typer.Option("--with", help="Of a flap: link-down or silent-drop.")] = "link-down",
+    flapping: Annotated[
+        str | None, typer.Option("--with", help="Of a flap: link-down (the default) or silent-drop.")
+    ] = None,
     direction: Annotated[Direction | None, typer.Option(help="Of the traffic: in, out or both.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="Every kind of fault, and what is in force.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -88,8 +90,9 @@ def fault_inject_command(
         return undo_jobs(target, environ, say) if target.startswith("job:") else undo_records(target, directory, say)
     try:
         wanted = request(
-            _kind(kind), value, direction=direction, flap_pattern=pattern, times=times, flapping=_kind(flapping)
-        )
+            _kind(kind), value, direction=direction, flap_pattern=pattern, times=times,
+            flapping=None if flapping is None else _kind(flapping),
+        )  # fmt: skip
         for_s = None if for_ is None else duration(for_)
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong

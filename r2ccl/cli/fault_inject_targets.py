@@ -17,14 +17,14 @@ from r2ccl.fault_control import make_private
 from r2ccl.lab.fault_guards import ancestors, environments, plan_process, refuse_interface, refuse_overlap, ssh_address
 from r2ccl.lab.fault_hands import Hands, Patience, Watchdog
 from r2ccl.lab.fault_run import Ending, Limits, new_identity, record_of, records, run
-from r2ccl.lab.fault_undo import this_network
+from r2ccl.lab.fault_undo import is_gone, this_network
 from r2ccl.lab.fault_words import WORDS, describe, time_cap
 from r2ccl.lab.interface_state import read_state
 from r2ccl.lab.job_faults import JobTarget, RankLink, check, find
 from r2ccl.lab.kernel_faults import Fault, plan
 from r2ccl.lab.where import Where
 from r2ccl.protocol.fault_control import write_fault
-from r2ccl.protocol.fault_kinds import OF_PROCESSES, Direction, Kind, Request
+from r2ccl.protocol.fault_kinds import OF_PROCESSES, OF_QUEUES, Direction, Kind, Request
 
 #: What happened, and about what.
 Say = Callable[[str, dict[str, Any]], None]
@@ -55,7 +55,8 @@ def act(request: Request, target: str, options: Options, directory: Path, enviro
     if request.kind in OF_PROCESSES:
         raise UsageError(f"{request.kind} is done to a process: pid:NUMBER or job:NAME/RANK")
     if colon and scheme == "lab":
-        return on_interface(request, lab_place(rest), target, options, directory, environ, say)
+        where = lab_place(rest, request.kind)
+        return on_interface(request, where, target, options, directory, environ, say)
     return on_interface(request, Where(None, target), target, options, directory, environ, say)
 
 
@@ -65,16 +66,22 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def lab_place(text: str) -> Where:
-    """Of ``NAME/HOST/NIC``. Raises :class:`UsageError`."""
-    parts = text.rsplit("/", 2)
+def lab_place(text: str, kind: Kind) -> Where:
+    """Of ``NAME/HOST/NIC``. Raises :class:`UsageError`, also where the lab's own fault is in the way: one of us would
+    put back what the other one has made."""
+    from r2ccl.lab import registry
+
+    parts = text.split("/")
     if len(parts) != 3 or not all(parts):
         raise UsageError(f"lab:{text} is no NIC of a lab; write lab:NAME/HOST/NIC, such as lab:demo/h0/nic1")
-    try:
-        from r2ccl.lab import registry  # type: ignore[attr-defined, unused-ignore]
-    except ImportError as missing:
-        raise UsageError(f"no lab {parts[0]!r} is up: this version of r2ccl keeps none (r2ccl lab)") from missing
-    where: Where = registry.where(*parts)
+    name, host, nic = parts
+    where, standing = registry.where(name, host, nic)
+    for fault in standing:
+        if fault.startswith("near-end-down") or (fault.startswith("rate ") and kind in OF_QUEUES):
+            raise UsageError(
+                f"lab:{text} has a fault of the lab's own that is in the way ({fault}): r2ccl lab fault --name {name} "
+                f"heal {host} {nic}"
+            )
     return where
 
 
@@ -123,6 +130,8 @@ def _carry_out(fault: Fault, hands: Hands, options: Options, directory: Path, sa
         )
     if ending is Ending.STAYS:
         say("it stays; to undo it", {"undo": f"r2ccl fault-inject undo {fault.identity}"})
+    elif ending is Ending.WATCHDOG and is_gone(record):
+        raise UsageError(f"{fault.title}: its lab went down, and the fault with it")
     elif ending is Ending.WATCHDOG:
         raise UsageError(f"{fault.title}: undone before its time: {ending}")
 
@@ -164,7 +173,7 @@ def on_job(
             "layer": "the faulty transport within the rank, above the kernel",
             "reach": WORDS[request.kind].in_a_job,
             "time cap": time_cap(request, options.limits),
-            "undo": "by the rank, when it hears no more from this command",
+            "undo": _undo_in(target) if options.stay else "by the rank, when it hears no more from this command",
         }
         say("plan", about)
         if options.dry_run:
@@ -183,8 +192,12 @@ def _break_ranks(request: Request, target: JobTarget, links: list[RankLink], opt
             _ask_all([link for link in links if link not in gone], {"do": "undo"})
             say("undone", {"gone": f"ranks that ended: {[link.rank for link in gone]}"} if gone else {})
             return
+    say("it stays; to undo it", {"undo": _undo_in(target)})
+
+
+def _undo_in(target: JobTarget) -> str:
     rank = "" if target.rank is None else f"/{target.rank}"
-    say("it stays; to undo it", {"undo": f"r2ccl fault-inject undo job:{target.job}{rank}"})
+    return f"r2ccl fault-inject undo job:{target.job}{rank}"
 
 
 def _ask_all(links: Sequence[RankLink], message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -197,6 +210,8 @@ def _ask_all(links: Sequence[RankLink], message: Mapping[str, Any]) -> list[dict
 def undo_jobs(text: str, environ: Mapping[str, str], say: Say) -> None:
     """End what stays within a job."""
     target = JobTarget.parse(text)
+    if target.nic is not None:
+        raise UsageError(f"a rank's faults are undone all at once: {_undo_in(target)}")
     links = find(target, job_secret(read_settings(environ).settings), environ)
     try:
         answers = _ask_all(links, {"do": "undo", "stay": True})

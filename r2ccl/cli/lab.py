@@ -160,6 +160,7 @@ def status_command(name: Name = None, as_json: AsJson = False) -> None:
 def down_command(
     name: Name = None,
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """End a lab, and every program in it."""
     from r2ccl.lab import registry
@@ -171,6 +172,9 @@ def down_command(
     else:
         taken = [registry.chosen(name)]
         registry.take_down(taken[0])
+    if as_json:
+        print(json.dumps({"down": taken}))
+        return
     for lab in taken:
         print(f"{lab} is down")
 

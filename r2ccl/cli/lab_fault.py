@@ -5,6 +5,7 @@ So a fault with ``--for`` ends on time whatever becomes of this command, and non
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Final
 
 import typer
@@ -57,7 +58,7 @@ def heal_nics(lab: str, host: str | None, nic: str | None) -> list[str]:
 
     number = None if host is None else registry.host_number(host)
     healed = registry.ask(lab, Heal(number, None if nic is None else registry.nic_number(nic)))["healed"]
-    return [f"healed {one}" for one in healed] or ["there was nothing to heal"]
+    return [f"healed {one}" for one in healed]
 
 
 def fault_command(
@@ -67,14 +68,18 @@ def fault_command(
     amount: Annotated[str | None, typer.Argument(help="Of loss a share, of rate a rate: 5%, 200mbit.")] = None,
     for_s: Annotated[str | None, typer.Option("--for", help="How long, such as 10s.")] = None,
     name: Annotated[str | None, typer.Option(help="Which lab, if there are several.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """See FAULT_HELP."""
     from r2ccl.lab import registry
 
     lab = registry.chosen(name)
     if kind == HEAL:
-        print("\n".join(heal_nics(lab, host, nic)))
-        return
-    if host is None or nic is None:
+        if amount is not None or for_s is not None:
+            raise UsageError("heal wants at most a host and a NIC: r2ccl lab fault heal h1 nic0")
+        said = heal_nics(lab, host, nic)
+    elif host is None or nic is None:
         raise UsageError(f"say which NIC, such as: r2ccl lab fault {kind} h1 nic0")
-    print(break_nic(lab, kind, host, nic, amount, for_s))
+    else:
+        said = [break_nic(lab, kind, host, nic, amount, for_s)]
+    print(json.dumps({"lab": lab, "done": said}) if as_json else "\n".join(said) or "there was nothing to heal")

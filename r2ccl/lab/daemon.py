@@ -39,6 +39,7 @@ from r2ccl.lab.hosts import Lab
 from r2ccl.lab.leftovers import Mark, kill_marked
 from r2ccl.lab.quantities import TIME_S_MAX
 from r2ccl.lab.standing_faults import Standing, StandingFaults
+from r2ccl.protocol.handshake_messages import printable
 
 #: Each program that runs has one.
 CONNECTIONS_MAX: Final = 256
@@ -159,7 +160,7 @@ class Daemon:
             case Enter(what):
                 if caller.mark is None:
                     caller.mark = Mark.new()
-                caller.what = what[:WHAT_CHARACTERS_MAX]
+                caller.what = printable(what[:WHAT_CHARACTERS_MAX])
                 return Entrance(self._report(), str(caller.mark), self._lab.call(0, _free_port)).as_json()
             case Break():
                 self._check_nic(request.host, request.nic)

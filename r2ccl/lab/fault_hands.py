@@ -189,7 +189,7 @@ class Patience:
 
 def undo_record(record: Record) -> list[str]:
     """Undo a fault that stays or was left behind; returns what went wrong. One whose network is gone is gone."""
-    if record.network.split()[0] != fault_undo.this_network().split()[0] or not _is_there(record):
+    if fault_undo.is_gone(record):
         Path(record.file).unlink(missing_ok=True)
         return []
     hands = Hands(record.namespace)
@@ -199,10 +199,10 @@ def undo_record(record: Record) -> list[str]:
     finally:
         hands.close()
     if record.namespace is None:
-        return [f"{record.title} is in another network namespace ({record.network.split()[1]}): run this there"]
+        there = record.network.split()[1]
+        return [
+            f"{record.title} is in another network namespace ({there}): run this there; or, if there is none any more: "
+            f"rm {record.file}"
+        ]
     Path(record.file).unlink(missing_ok=True)
     return []
-
-
-def _is_there(record: Record) -> bool:
-    return record.namespace is None or Path(record.namespace).exists()

@@ -88,20 +88,28 @@ def record_of(fault: Fault, limits: Limits, network: str, directory: Path) -> Re
 
 
 def write(record: Record) -> None:
-    """Put it on disk, before anything is done."""
+    """Put it on disk, before anything is done; whole, so that nobody ever reads half of it."""
     path = Path(record.file)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    draft = path.with_suffix(".draft")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(record.dump())
+    draft.rename(path)
 
 
 def records(directory: Path) -> Iterator[Record]:
-    """All faults that are in force, or were left behind."""
+    """All faults that are in force, or were left behind. Those that went with their network are forgotten."""
     for path in sorted((directory / RECORDS).glob("*.json")):
         try:
-            yield Record.load(path.read_text())
+            record = Record.load(path.read_text())
+        except FileNotFoundError:
+            continue  # undone just now
         except (ValueError, KeyError, TypeError) as broken:
-            raise UsageError(f"{path} is no record of a fault: {broken}") from broken
+            raise UsageError(f"{path} is no record of a fault ({broken}): look what it was, and remove it") from broken
+        if fault_undo.is_gone(record):
+            path.unlink(missing_ok=True)
+        else:
+            yield record
 
 
 def run(

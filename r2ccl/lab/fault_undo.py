@@ -7,6 +7,7 @@ whole undo of a fault is written down *before* anything is done, and whoever is 
     the command ends, is interrupted, or fails half-way      it undoes, then says "done" to the watchdog
     the command is killed, or hangs beyond the deadline      the watchdog undoes: its pipe ended, or time is up
     the watchdog is killed                                   the command sees its pipe end, and undoes
+    the emulated host goes, with its lab                     nothing is left to undo: both end
     both are killed at once                                  the record on disk is left, for ``fault-inject undo``
 
     python -I fault_undo.py        the watchdog; run by path, with the standard library only, to start in no time
@@ -22,6 +23,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -30,6 +32,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,8 @@ NOT_YET = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EINVAL)
 _PLAIN_FIELDS = ("identity", "title", "namespace", "network", "deadline", "file")
 #: The command undoes on its own first; the watchdog is for when it does not.
 GRACE_S = 1.0
+#: A fault that stays may be undone by hand, which takes its record away: how often the watchdog looks.
+LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,41 +262,85 @@ def main() -> None:
     if record.namespace is not None:
         enter(record.namespace)
     print("ready", flush=True)  # noqa: T201
-    why = _wait(record)
+    with _owner_of(record.namespace) as owner:
+        why = _wait(record, owner)
     if why is None:
         return
     wrong = carry_out(record)
     outcome = (
         f"NOT all undone: {'; '.join(wrong)}; try: r2ccl fault-inject undo {record.identity}" if wrong else "undone"
     )
-    with contextlib.suppress(BrokenPipeError):
+    try:
         print(outcome, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        _silence(1)  # or the interpreter would try again at its end, and complain
     print(f"r2ccl: {record.title}: {why}: {outcome}", file=sys.stderr)  # noqa: T201
 
 
-def _wait(record: Record) -> str | None:
-    """Until there is something to undo; returns why. None: all is done."""
-    stays = False
+def _wait(record: Record, owner: int | None) -> str | None:
+    """Until there is something to undo; returns why. None: all is done, or gone."""
     words = b""
     while True:
-        left_s = None if record.deadline is None else max(0.0, record.deadline + (0 if stays else GRACE_S) - now())
-        readable, _, _ = select.select([] if stays else [0], [], [], left_s)
+        left_s = None if record.deadline is None else max(0.0, record.deadline + GRACE_S - now())
+        readable, _, _ = select.select([0] if owner is None else [0, owner], [], [], left_s)
         if not readable:
-            # A fault that stays may have been undone by hand, which takes its record away.
-            return "its time is over" if not stays or Path(record.file).exists() else None
+            return "its time is over"
+        if owner in readable:
+            Path(record.file).unlink(missing_ok=True)
+            return None
         piece = os.read(0, 256)
         words += piece
         if b"done\n" in words:
             return None
         if b"stay\n" in words:
-            if record.deadline is None:
-                return None
-            stays = True
-            silence = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silence, 1)
-            os.dup2(silence, 2)
-        elif not piece:
+            return _stay(record, owner)
+        if not piece:
             return "the command is gone"
+
+
+def _stay(record: Record, owner: int | None) -> str | None:
+    """The same, once the end of the command is no reason. Whoever undoes it by hand takes its record away."""
+    if record.deadline is None:
+        return None
+    _silence(1, 2)
+    while Path(record.file).exists():
+        left_s = record.deadline - now()
+        if left_s <= 0:
+            return "its time is over"
+        if select.select([] if owner is None else [owner], [], [], min(left_s, LOOK_S))[0]:
+            Path(record.file).unlink(missing_ok=True)
+    return None
+
+
+def _silence(*descriptors: int) -> None:
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(silence, descriptor)
+    os.close(silence)
+
+
+def is_gone(record: Record) -> bool:
+    """Whether the machine has started anew since, or the network namespace has ended: nothing is left to undo."""
+    boot = this_network().split()[0]
+    return record.network.split()[0] != boot or not (record.namespace is None or Path(record.namespace).exists())
+
+
+@contextlib.contextmanager
+def _owner_of(namespace: str | None) -> Iterator[int | None]:
+    """A descriptor that can be read when the process is gone by whose path the namespace was found, if by one."""
+    found = re.match(r"/proc/(\d+)/", namespace or "")
+    if found is None:
+        yield None
+        return
+    try:
+        owner = os.pidfd_open(int(found[1]))
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield owner
+    finally:
+        os.close(owner)
 
 
 if __name__ == "__main__":

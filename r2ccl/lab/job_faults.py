@@ -17,7 +17,7 @@ from typing import Any
 
 from r2ccl._version import __version__
 from r2ccl.errors import AuthenticationError, ConfigurationError, UsageError
-from r2ccl.fault_control import NONCE_BYTES, directories, make_private, reachable, socket_name
+from r2ccl.fault_control import NONCE_BYTES, directories, make_private, reachable, remove_dead, socket_name
 from r2ccl.protocol import fault_control as protocol
 from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Identity, Purpose, Target
 from r2ccl.protocol.handshake_messages import printable
@@ -141,6 +141,7 @@ def _sockets(target: JobTarget, environ: Mapping[str, str]) -> list[Path]:
     for directory in directories(environ):
         if directory.is_dir():
             make_private(directory)
+            remove_dead(directory)
             found += sorted(directory.glob(socket_name(target.job, rank, "*")))
     return found
 

@@ -35,6 +35,8 @@ CREATE, EXCLUSIVE, REPLACE, APPEND = 0x400, 0x200, 0x100, 0x800
 TREES: Final = ("htb", "hfsc", "prio", "drr", "qfq", "ets", "mqprio", "taprio", "multiq", "cbq", "mq")
 #: A token bucket: so long a burst, and so long a queue.
 BURST_S, BURST_BYTES_MIN, QUEUE_S = 0.002, 64 << 10, 0.050
+#: An interface that is gone, unplugged or with its lab, took the fault along.
+GONE: Final = (errno.ENODEV,)
 ETHERNET_LINK_LAYER = 1
 TBF_PARMS, TBF_RATE64, TBF_BURST = 1, 4, 6
 NETEM_LATENCY64 = 10
@@ -104,7 +106,7 @@ def _link_down(state: InterfaceState) -> tuple[Step, ...]:
         )
     name = state.name
     down = Netlink(f"ip link set {name} down", (_set_link(state.index, up=False),))
-    undo: list[Operation] = [Netlink(f"ip link set {name} up", (_set_link(state.index, up=True),))]
+    undo: list[Operation] = [Netlink(f"ip link set {name} up", (_set_link(state.index, up=True),), GONE)]
     new = CREATE | APPEND
     for what, kind, bodies in (
         ("ip -6 addr add", kernel.RTM_NEWADDR, state.addresses),
@@ -114,7 +116,7 @@ def _link_down(state: InterfaceState) -> tuple[Step, ...]:
         if bodies:
             flags = new if kind == kernel.RTM_NEWROUTE else CREATE
             messages = tuple((kind, flags, body) for body in bodies)
-            undo.append(Netlink(f"{what} … dev {name} ({len(bodies)} as before)", messages, (errno.EEXIST,)))
+            undo.append(Netlink(f"{what} … dev {name} ({len(bodies)} as before)", messages, (errno.EEXIST, *GONE)))
     return (Step(down, tuple(undo)),)
 
 
@@ -189,7 +191,7 @@ def _root_qdisc(state: InterfaceState, shown: str, wanted: Qdisc) -> Step:
     undo: Operation
     if was is None or was.handle == 0:
         body = kernel.TCMSG.pack(socket.AF_UNSPEC, state.index, 0, kernel.TC_ROOT, 0)
-        gone = (errno.ENOENT, errno.EINVAL)
+        gone = (errno.ENOENT, errno.EINVAL, *GONE)
         undo = Netlink(f"tc qdisc del dev {state.name} root", ((kernel.RTM_DELQDISC, 0, body),), gone)
     elif others or was.kind in TREES:
         raise UsageError(
@@ -198,7 +200,7 @@ def _root_qdisc(state: InterfaceState, shown: str, wanted: Qdisc) -> Step:
         )
     else:
         shown_undo = f"tc qdisc replace dev {state.name} root handle {was.handle >> 16:x}: {was.kind} (as before)"
-        undo = Netlink(shown_undo, (_set_qdisc(state.index, was),))
+        undo = Netlink(shown_undo, (_set_qdisc(state.index, was),), GONE)
     return Step(Netlink(shown, (_set_qdisc(state.index, wanted),)), (undo,))
 
 

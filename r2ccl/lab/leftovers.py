@@ -8,6 +8,7 @@ alone is used again some day), and a serial number, for one process may run seve
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -34,7 +35,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str) -> Mark:
-        """The inverse of ``str``."""
+        """The inverse of ``str``. Raises ``ValueError``."""
         owner, started, serial = text.split("-")
         return cls(int(owner), started, serial)
 
@@ -49,15 +50,15 @@ class Mark:
 
 def sweep() -> list[int]:
     """Kill the processes of labs whose own process is gone; returns their ids. Others' labs are left alone."""
-    return _kill_where(lambda mark: mark.owner_is_gone)
+    return _kill_where(lambda mark, pid: mark.owner_is_gone and _is_numbered_as_we_are(pid))
 
 
 def kill_marked(mark: Mark) -> list[int]:
     """Kill every process of one lab; returns their ids."""
-    return _kill_where(lambda other: other == mark)
+    return _kill_where(lambda other, _: other == mark)
 
 
-def _kill_where(condition: Callable[[Mark], bool]) -> list[int]:
+def _kill_where(condition: Callable[[Mark, int], bool]) -> list[int]:
     killed = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _kill_if(int(entry.name), condition):
@@ -65,7 +66,7 @@ def _kill_where(condition: Callable[[Mark], bool]) -> list[int]:
     return killed
 
 
-def _kill_if(pid: int, condition: Callable[[Mark], bool]) -> bool:
+def _kill_if(pid: int, condition: Callable[[Mark, int], bool]) -> bool:
     try:
         # Held before the mark is read, so that the signal cannot hit a later process of the same number.
         descriptor = os.pidfd_open(pid)
@@ -73,7 +74,7 @@ def _kill_if(pid: int, condition: Callable[[Mark], bool]) -> bool:
         return False
     try:
         mark = _mark_of(pid)
-        if mark is None or not condition(mark):
+        if mark is None or not condition(mark, pid):
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         return True
@@ -91,8 +92,18 @@ def _mark_of(pid: int) -> Mark | None:
     prefix = f"{MARK_VARIABLE}=".encode()
     for entry in environ.split(b"\0"):
         if entry.startswith(prefix):
-            return Mark.parse(entry[len(prefix) :].decode())
+            # Anybody may write anything into the environment of his own processes.
+            with contextlib.suppress(ValueError):
+                return Mark.parse(entry[len(prefix) :].decode())
     return None
+
+
+def _is_numbered_as_we_are(pid: int) -> bool:
+    """In a container's lab the owner's number means another process, or none, to us outside."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
 
 
 def _started(pid: int) -> str:

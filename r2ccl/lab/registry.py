@@ -243,29 +243,17 @@ def nic_number(text: str) -> int:
     return _number(text, "nic", "NIC")
 
 
-def where(name: str, host: str, nic: str) -> Where:
-    """The interface of a NIC in its host, for faults. Raises :class:`UsageError`."""
-    lab, number, nic_index = _located(name, host, nic)
-    return Where(lab.hosts[number].network, rails.interface(nic_index))
-
-
-def far_end(name: str, host: str, nic: str) -> Where:
-    """The other end of a NIC's wire, at the switch: what is cut there, the host finds out as it would in life.
-
-    Raises :class:`UsageError`.
-    """
-    lab, number, nic_index = _located(name, host, nic)
-    return Where(lab.switch, rails.far_end(number, nic_index))
-
-
-def _located(name: str, host: str, nic: str) -> tuple[LabReport, int, int]:
+def where(name: str, host: str, nic: str) -> tuple[Where, tuple[str, ...]]:
+    """The interface of a NIC in its host, for faults, and those of the lab's own that stand there. Raises
+    :class:`UsageError`."""
     lab = report(chosen(name))
     number, nic_index = host_number(host), nic_number(nic)
     if number >= len(lab.hosts):
         raise UsageError(f"the lab {name!r} has no h{number}; the last one is h{len(lab.hosts) - 1}")
-    if nic_index >= len(lab.hosts[number].nics):
-        raise UsageError(f"h{number} has no nic{nic_index}; the last one is nic{len(lab.hosts[number].nics) - 1}")
-    return lab, number, nic_index
+    found = lab.hosts[number]
+    if nic_index >= len(found.nics):
+        raise UsageError(f"h{number} has no nic{nic_index}; the last one is nic{len(found.nics) - 1}")
+    return Where(found.network, rails.interface(nic_index)), found.nics[nic_index].faults
 
 
 def _number(text: str, prefix: str, what: str) -> int:

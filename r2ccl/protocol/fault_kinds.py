@@ -63,6 +63,8 @@ class Direction(enum.StrEnum):
 
 #: What a process suffers, not a NIC.
 OF_PROCESSES: Final = (Kind.STOP, Kind.KILL)
+#: What replaces an interface's qdisc.
+OF_QUEUES: Final = (Kind.RATE, Kind.DELAY)
 #: What has a value, and what that looks like.
 VALUES: Final = {Kind.LOSS: "5%", Kind.RATE: "100mbit", Kind.DELAY: "5ms", Kind.CORRUPT: "0.1%"}
 #: What a flap may switch on and off.
@@ -187,7 +189,7 @@ def request(
     direction: Direction | None = None,
     flap_pattern: str | None = None,
     times: int = 1,
-    flapping: Kind = Kind.LINK_DOWN,
+    flapping: Kind | None = None,
 ) -> Request:
     """From what a person wrote. Raises ``ValueError``."""
     if (value is None) == (kind in VALUES):
@@ -199,4 +201,6 @@ def request(
     phases = pattern(flap_pattern) if flap_pattern is not None else ()
     if kind is not Kind.FLAP and times != 1:
         raise ValueError(f"only a flap is repeated: {kind} takes no number of times")
-    return Request(kind, number, direction or Direction.BOTH, phases, times, flapping)
+    if kind is not Kind.FLAP and flapping is not None:
+        raise ValueError(f"only a flap is made with another fault: leave out --with {flapping}")
+    return Request(kind, number, direction or Direction.BOTH, phases, times, flapping or Kind.LINK_DOWN)

@@ -109,7 +109,7 @@ def test_a_target_that_does_not_fit_or_is_not_there_is_named(
 @pytest.mark.parametrize("text", ["demo", "demo/h0", "/h0/nic0", "demo//nic0", "demo/h0/"])
 def test_a_labs_nic_needs_three_names(text: str) -> None:
     with pytest.raises(UsageError, match="lab:demo/h0/nic1"):
-        lab_place(text)
+        lab_place(text, Kind.LOSS)
 
 
 def test_the_list_has_every_kind_and_what_is_in_force(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

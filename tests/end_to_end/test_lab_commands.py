@@ -187,6 +187,19 @@ def test_a_program_on_a_host_has_its_name_its_nics_and_its_neighbours(lab: Labs)
     assert command.returncode == 0
 
 
+def test_a_program_whose_name_no_terminal_should_see_is_shown_without_it(lab: Labs):
+    command = lab.start(
+        "run", "--host", "h0", "--", "sh", "-c", "echo runs 1; cat", "\udcff\x1b[31m", stdin=subprocess.PIPE
+    )
+    words_after(command, "runs")
+    lab.environ["PYTHONIOENCODING"] = "utf-8:strict"
+    try:
+        assert "runs: on h0: sh -c echo runs 1; cat ??[31m\n" in lab("status", "--name", "main")
+    finally:
+        del lab.environ["PYTHONIOENCODING"]
+        command.communicate("", timeout=TIMEOUT_S)
+
+
 def test_the_exit_code_of_a_program_is_ours(lab: Labs):
     assert lab.try_("run", "--host", "h0", "--", "sh", "-c", "exit 5")[0] == 5
     assert lab.try_("run", "--host", "h0", "--", "sh", "-c", "kill -9 $$")[0] == 128 + signal.SIGKILL
@@ -232,6 +245,15 @@ def test_a_job_survives_the_loss_of_a_nic_and_the_fault_ends_on_time(lab: Labs, 
     assert sum(int(line[4]) for line in said) > 0
 
 
+def test_faults_are_told_to_programs_too(lab: Labs):
+    said = json.loads(lab("fault", "silent-drop", "h0", "nic0", "--for", "20s", "--json"))
+    assert said == {"lab": "main", "done": ["h0 nic0: silent-drop, for 20 s"]}
+    (healed,) = json.loads(lab("fault", "heal", "--json"))["done"]
+    assert healed.startswith("healed h0 nic0: silent-drop")
+    assert json.loads(lab("fault", "heal", "--json"))["done"] == []
+    assert lab("fault", "heal") == "there was nothing to heal\n"
+
+
 def test_faults_stand_until_they_are_healed(lab: Labs):
     for fault in (("loss", "h0", "nic0", "5%"), ("rate", "h0", "nic0", "100mbit"), ("near-end-down", "h2", "nic1")):
         lab("fault", *fault)
@@ -256,6 +278,7 @@ def test_faults_stand_until_they_are_healed(lab: Labs):
         (("fault", "earthquake", "h0", "nic0"), "there is no fault 'earthquake'"),
         (("fault", "loss", "h0", "nic0"), "such as 5%"),
         (("fault", "link-down"), "say which NIC"),
+        (("fault", "heal", "h0", "nic0", "5%"), "heal wants at most a host and a NIC"),
         (("run", "--host", "h3", "true"), "there is no h3"),
         (("up", "--name", "main"), "a lab 'main' is up"),
         (("down", "--name", "other"), "no lab 'other' is up; there are main"),
@@ -325,7 +348,7 @@ def test_a_command_is_killed_and_its_programs_go_with_it(small: Labs):
         job.communicate(timeout=TIMEOUT_S)
         wait_until(partial(has_ended, child), "what the program forked being gone", patience_s=20)
         wait_until(lambda: small.status()["small"]["programs"] == [], "the programs being forgotten", patience_s=30)
-    small("down", "--name", "small")
+    assert json.loads(small("down", "--name", "small", "--json")) == {"down": ["small"]}
     assert not is_in_use(namespaces)
 
 

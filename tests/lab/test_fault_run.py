@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from r2ccl.lab.fault_run import Ending, FaultNotDone, FaultNotUndone, Limits, record_of, records, run
-from r2ccl.lab.fault_undo import Nft, Operation, Record
+from r2ccl.errors import UsageError
+from r2ccl.lab.fault_run import Ending, FaultNotDone, FaultNotUndone, Limits, record_of, records, run, write
+from r2ccl.lab.fault_undo import Nft, Operation, Record, this_network
 from r2ccl.lab.kernel_faults import Fault, Step
 from r2ccl.protocol.fault_kinds import Kind, Request, request
 
@@ -58,7 +59,7 @@ class Scene:
     def play(self, asked: Request, limits: Limits = NO_LIMITS, steps: str = "ab", undo: bool = True) -> Ending:
         made = tuple(Step(Nft(f"+{name}", ""), (Nft(f"-{name}", ""),) if undo else ()) for name in steps)
         fault = Fault("cafe", asked, "eth7", None, made)
-        record = record_of(fault, limits, "net", self.directory)
+        record = record_of(fault, limits, this_network(), self.directory)
         return run(fault, limits, record, self, self, self.wait, self.said.append)
 
     @property
@@ -165,7 +166,7 @@ def test_where_the_kernel_has_no_such_thing_the_way_out_is_said(scene: Scene) ->
     step = Step(Nft("+netem", ""), (Nft("-netem", ""),), if_absent="no netem: do it otherwise")
     fault = Fault("cafe", Request(Kind.DELAY, 0.005), "eth7", None, (step,))
     scene.refuses = {"+netem": errno.ENOENT}
-    record = record_of(fault, NO_LIMITS, "net", scene.directory)
+    record = record_of(fault, NO_LIMITS, this_network(), scene.directory)
     with pytest.raises(FaultNotDone, match="do it otherwise"):
         run(fault, NO_LIMITS, record, scene, scene, scene.wait, scene.said.append)
 
@@ -181,3 +182,21 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     record = Record("cafe", "link-down on eth7", "/proc/7/ns/net", "boot net:[1]", undo, 12.5, str(tmp_path / "x"))
     assert Record.load(record.dump()) == record
     assert "\n" not in record.dump()
+
+
+def test_records_are_whole_or_not_there_and_those_of_another_boot_are_forgotten(tmp_path: Path) -> None:
+    here = record_of(Fault("cafe", CUT, "eth7", None, ()), NO_LIMITS, this_network(), tmp_path)
+    before = record_of(Fault("dead", CUT, "eth7", None, ()), NO_LIMITS, "another-boot net:[1]", tmp_path)
+    elsewhere = record_of(Fault("beef", CUT, "h0", "/proc/0/ns/net", ()), NO_LIMITS, this_network(), tmp_path)
+    for record in (here, before, elsewhere):
+        write(record)
+    (tmp_path / "faults" / "half.draft").write_text('{"ident')
+    assert list(records(tmp_path)) == [here]
+    assert [path.name for path in (tmp_path / "faults").glob("*.json")] == ["cafe.json"]
+
+
+def test_a_record_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults" / "cafe.json").write_text("")
+    with pytest.raises(UsageError, match=r"cafe\.json is no record of a fault .*remove it"):
+        list(records(tmp_path))

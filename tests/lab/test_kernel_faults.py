@@ -54,6 +54,21 @@ def test_what_is_there_already_is_no_error_when_it_is_put_back() -> None:
     assert errno.EEXIST in routes.forgiven
 
 
+@pytest.mark.parametrize(
+    ("asked", "qdiscs"),
+    [
+        (Request(Kind.LINK_DOWN), ()),
+        (Request(Kind.DELAY, 0.005), ()),
+        (Request(Kind.DELAY, 0.005), (Qdisc("tbf", 1 << 16, kernel.TC_ROOT, b"was"),)),
+    ],
+)
+def test_an_interface_that_is_gone_needs_no_undoing(asked: Request, qdiscs: tuple[Qdisc, ...]) -> None:
+    steps = plan(asked, state(qdiscs=qdiscs, addresses=(b"a",), neighbours=(b"n",), routes=(b"r",)), "cafe")
+    for operation in (operation for step in steps for operation in step.undo):
+        assert isinstance(operation, Netlink)
+        assert errno.ENODEV in operation.forgiven
+
+
 @pytest.mark.parametrize("asked", [Request(Kind.SILENT_DROP), Request(Kind.LOSS, 0.05), Request(Kind.CORRUPT, 0.01)])
 def test_a_table_has_a_name_of_its_own_and_goes_as_a_whole(asked: Request) -> None:
     (step,) = plan(asked, state(), "cafe")

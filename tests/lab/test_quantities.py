@@ -12,9 +12,9 @@ from r2ccl.lab import quantities
 
 @pytest.mark.parametrize(
     ("text", "mbit_s"),
-    [("2gbit", 2000), ("2.5 Gbit/s", 2500), ("500mbit", 500), ("200", 200), ("100kbit", 0.1), ("10Gbps", None)],
+    [("2gbit", 2000), ("2.5 Gbit/s", 2500), ("500mbit", 500), ("200", None), ("100kbit", 0.1), ("10Gbps", None)],
 )
-def test_a_rate_is_megabits_a_second_unless_it_says_otherwise(text: str, mbit_s: float | None):
+def test_a_rate_says_its_unit(text: str, mbit_s: float | None):
     if mbit_s is None:
         with pytest.raises(UsageError, match="no rate"):
             quantities.rate_mbit_s(text)
@@ -40,7 +40,7 @@ def test_what_is_no_share_is_refused(text: str):
         quantities.share(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("2m", 120), ("2min", 120), ("1h", 3600)])
+@pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("2m", 120), ("1h", 3600)])
 def test_a_time_has_a_unit_or_is_in_seconds(text: str, seconds: float):
     assert quantities.time_s(text) == pytest.approx(seconds)
     assert quantities.time_s("3") == 3

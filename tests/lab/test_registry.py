@@ -185,16 +185,12 @@ def test_a_question_gets_its_answer(home: Path):
     os.close(lock)
 
 
-def test_a_nic_is_found_in_its_hosts_namespace_and_at_the_switch(home: Path):
+def test_a_nic_is_found_in_its_hosts_namespace_with_the_faults_that_stand_on_it(home: Path):
     lock = registry.claim("lab")
-    for find, expected in (
-        (registry.where, Where(REPORT.hosts[0].network, "nic0")),
-        (registry.far_end, Where(REPORT.switch, "h0n0")),
-    ):
-        thread, _ = answer_once(home, "lab", control.answer_line(REPORT.as_json()))
-        assert find("lab", "h0", "nic0") == expected
-        thread.join()
-        (home / "lab" / registry.SOCKET).unlink()
+    thread, _ = answer_once(home, "lab", control.answer_line(REPORT.as_json()))
+    (host, *_) = REPORT.hosts
+    assert registry.where("lab", "h0", "nic0") == (Where(host.network, "nic0"), host.nics[0].faults)
+    thread.join()
     os.close(lock)
 
 

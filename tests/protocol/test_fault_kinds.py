@@ -126,3 +126,10 @@ def test_a_flap_knows_how_long_it_takes_and_others_end_when_they_are_undone() ->
 )
 def test_a_fault_says_what_it_is(asked: Request, text: str) -> None:
     assert str(asked) == text
+
+
+def test_only_a_flap_is_made_with_another_fault() -> None:
+    assert request(Kind.FLAP, flap_pattern="1s down").flapping is Kind.LINK_DOWN
+    assert request(Kind.FLAP, flap_pattern="1s down", flapping=Kind.SILENT_DROP).flapping is Kind.SILENT_DROP
+    with pytest.raises(ValueError, match="leave out --with"):
+        request(Kind.LOSS, "5%", flapping=Kind.LINK_DOWN)
