@@ -299,7 +299,10 @@ def _on_one_node(
         at_s = rng.uniform(0, horizon_s)
         lost.append(Fault(kind, at_s, at_s + 10 ** rng.uniform(-2.5, 0.4), (one, SHARED_NIC), (other, SHARED_NIC)))
     every = sorted((*faults, *lost), key=lambda fault: fault.at_s)
-    return dataclasses.replace(shape, one_node=True), tuple(every)
+    settings = shape.settings
+    if any(fault.kind is FaultKind.CORRUPT for fault in faults):
+        settings = settings.replace(checksum="on")  # a node's own wires, which are memory, are trusted otherwise
+    return dataclasses.replace(shape, one_node=True, settings=settings), tuple(every)
 
 
 def _relays(rng: random.Random, settings: Settings) -> Settings:

@@ -150,6 +150,10 @@ def test_rounding_is_compared_only_where_both_worlds_reduced_by_the_same_plan() 
     assert judge(706).is_green
 
 
+def test_a_node_whose_wires_corrupt_has_checksums() -> None:
+    assert judge(469).is_green
+
+
 # What is broken on purpose is found.
 
 
