@@ -32,8 +32,8 @@ HEADROOM = 1.5
 #: Taken for the round trip where the measured one is shorter: on a busy machine a process that became runnable waits
 #: this long for a core, and a window measured on an idle moment would starve the lane (0.8 against 2.2 GB/s on
 #: loopback). And a ring that hangs on one NIC of 500 Mbit/s, the others having two, reached 92 % of what a plain TCP
-#: stream carries at 3 and 4 ms, 96 % at 6, 99 % at 8 (``r2ccl faults link-down``); but what stands in a NIC's queue when
-#: it becomes slow has to go out there.
+#: stream carries at 3 and 4 ms, 96 % at 6, 99 % at 8 (``r2ccl faults link-down``); but what stands in a NIC's queue
+#: when it becomes slow has to go out there.
 ROUND_TRIP_MIN_S = 0.006
 #: A round-trip minimum older than this is replaced, so that a path that became longer is noticed.
 ROUND_TRIP_MEMORY_S = 10.0
