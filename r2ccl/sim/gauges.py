@@ -141,6 +141,8 @@ class Track:
         each, holders = LIMITED.get(name, (0, name))
         if not each or (holders is not None and holders not in self.entries):
             return ALLOWED.get(name, ENTRIES)
-        limit = each if holders is None else each * self.entries[holders].values[-1]
         values = self.entries[name].values
-        return Allowance(limit - values[len(values) // 2], 0.0, f"it keeps the latest {each:,}, and no more")
+        held = [1.0] * len(values) if holders is None else self.entries[holders].values
+        if any(value > each * number for value, number in zip(values, held, strict=True)):
+            return ENTRIES
+        return Allowance(each * max(held), 0.0, f"it keeps the latest {each:,}, and no more")

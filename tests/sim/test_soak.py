@@ -13,6 +13,7 @@ from r2ccl.actors import arrivals
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator
+from r2ccl.config import Settings
 from r2ccl.sim import rounds, soak
 from r2ccl.sim.checkers import Complaints
 from r2ccl.sim.gauges import Reading, Track
@@ -172,6 +173,19 @@ def test_a_table_with_a_limit_may_grow_up_to_it():
     assert Soaked(seconds=600.0, tracks=[track_of(600, **{name: 5.0})]).is_good
     too_many = arrivals.RETIRED_MAX / 500  # a second
     assert not Soaked(seconds=600.0, tracks=[track_of(600, **{name: too_many})]).is_good
+
+
+def test_a_table_with_a_limit_for_each_holder_may_fill_up_and_stand_still_at_it():
+    track, over = Track("rank 0"), Track("rank 1")
+    each = Settings().running_max
+    for second in range(600):
+        # Steep for long, then at the limit: a line through it ends far above.
+        kept = min(30 * each, 12 * each + 2 * second)
+        for where, amount in ((track, kept), (over, kept + (31 * each - kept) * (second == 599))):
+            entries = Counter({"Differences._finished": amount, "Communicators.coordinators": 30})
+            where.add(Reading(float(second), 9e7, 26.0, 3.0, 9.0, 5e4, entries))
+    assert Soaked(seconds=600.0, tracks=[track]).is_good
+    assert not Soaked(seconds=600.0, tracks=[over]).is_good
 
 
 def test_a_kind_of_entries_that_is_new_had_none_before():
