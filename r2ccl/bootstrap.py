@@ -189,9 +189,9 @@ async def _connect(
     meet_there: Meet,
 ) -> Communicator:
     loop = asyncio.get_running_loop()
-    selection = _select(placement, settings)
-    found = selection.nics
-    meeting = _meeting(placement, settings)
+    selection = select_nics(placement, settings)
+    found = with_lanes(selection.nics, settings.lanes_per_nic)
+    meeting = invitation(placement, settings)
     refuse_open_listeners(placement, settings, found, meeting.secret)
     incarnations: dict[int, int] = {}
     events = EventLog(MonotonicClock(), rank=placement.rank)
@@ -229,7 +229,7 @@ async def _connect(
     return communicator
 
 
-def _select(placement: Placement, settings: Settings) -> Selection:
+def select_nics(placement: Placement, settings: Settings) -> Selection:
     """The NICs of this rank, as the settings have them."""
     selection = find_nics(
         settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
@@ -237,7 +237,7 @@ def _select(placement: Placement, settings: Settings) -> Selection:
     found = selection.nics
     if settings.nic_speed_mbit_s:
         found = tuple(dataclasses.replace(nic, speed_mbit_s=settings.nic_speed_mbit_s) for nic in found)
-    return dataclasses.replace(selection, nics=with_lanes(found, settings.lanes_per_nic))
+    return dataclasses.replace(selection, nics=found)
 
 
 def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[Nic, ...], secret: bytes) -> None:
@@ -252,7 +252,8 @@ def refuse_open_listeners(placement: Placement, settings: Settings, nics: tuple[
         )
 
 
-def _meeting(placement: Placement, settings: Settings) -> Meeting:
+def invitation(placement: Placement, settings: Settings) -> Meeting:
+    """What this rank goes to the rendezvous with. Each is of a new incarnation."""
     return Meeting(
         rank=placement.rank,
         size=placement.size,

@@ -35,11 +35,12 @@ from r2ccl.errors import ConfigurationError
 from r2ccl.protocol import fault_control as protocol
 from r2ccl.protocol.fault_control import Asked, Effect, End, FaultSession, Inject, Send, Status, Undo
 from r2ccl.protocol.fault_kinds import Kind, Request
-from r2ccl.protocol.handshake import Identity
+from r2ccl.protocol.handshake import NONCE_BYTES, Identity
 from r2ccl.transport import fault_rules
 from r2ccl.transport.fault_rules import Guard
 from r2ccl.transport.faulty import FaultyDevice
 from r2ccl.transport.interface import Device
+from r2ccl.transport.sockets import Acceptor
 
 logger = logging.getLogger("r2ccl")
 
@@ -49,7 +50,6 @@ CONNECTIONS_MAX = 8
 FAULTS_MAX = 64
 #: From accept to admission.
 HANDSHAKE_S = 5.0
-NONCE_BYTES = 32
 READ_BYTES = 8192
 #: What fits into one answer.
 SHOWN_MAX = 32
@@ -148,7 +148,7 @@ class FaultControl:
         self._devices = devices
         self._loop = loop
         self._rng = rng
-        self._listener: socket.socket | None = None
+        self._door: Acceptor | None = None
         self._connections: set[_Connection] = set()
         self._in_force: list[_InForce] = []
         #: Connections that were refused, for any reason.
@@ -169,15 +169,15 @@ class FaultControl:
         except OSError as error:
             listener.close()
             raise ConfigurationError(f"the control port {path} cannot be opened: {error}") from error
-        self.path, self._listener = path, listener
-        self._loop.add_reader(listener, self._accept)
+        self.path, self._door = path, Acceptor(self._loop, listener, self._accepted)
+        self._door.start()
         logger.warning("R2CCL_FAULT_INJECTION=1: faults may be put into this rank by way of %s", path)
 
     def close(self) -> None:
         """Stop listening, and end every fault. May be called twice."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self.close_in_child()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
             assert self.path is not None
             self.path.unlink(missing_ok=True)
         for connection in list(self._connections):
@@ -186,9 +186,9 @@ class FaultControl:
 
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of the sockets, without the parent's loop."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._door is not None:
+            self._door.close_in_child()
+            self._door = None
         for connection in self._connections:
             connection.sock.close()
 
@@ -199,17 +199,11 @@ class FaultControl:
 
     # Connections.
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
+    def _accepted(self, sock: socket.socket, _: object) -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
             self.refuse(f"{CONNECTIONS_MAX} connections are open already")
             sock.close()
             return
-        sock.setblocking(False)
         self._connections.add(_Connection(self, sock, self._loop, self._identity))
 
     def refuse(self, why: str) -> None:

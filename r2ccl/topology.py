@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 
+from r2ccl.checks import exactly, unsigned
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -29,12 +31,12 @@ _WORD_CHARACTERS_MAX: Final = 255
 def checked_endpoint(family: Any, host: Any, port: Any) -> Endpoint:
     """Where somebody says that it listens. Raises ``ValueError`` for what is no address: we look up no names."""
     if family == "memory":
-        return Endpoint("memory", _word(host), _number(port, 16))
+        return Endpoint("memory", _word(host), unsigned(port, 16))
     if family not in ("inet", "inet6"):
         raise ValueError(f"no family {family!r:.40}")
     kind = ipaddress.IPv4Address if family == "inet" else ipaddress.IPv6Address
     kind(_word(host))
-    return Endpoint(family, host, _number(port, 16))
+    return Endpoint(family, host, unsigned(port, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +105,20 @@ def pack_member(member: Member) -> bytes:
 
 
 def unpack_member(packed: bytes) -> Member:
-    """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member.
-
-    Values are checked, never converted: what a text or a float would make of itself is nobody's announcement.
-    """
+    """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member."""
     try:
         rank, incarnation, node, nics = msgpack.unpackb(packed, max_array_len=NICS_MAX, max_map_len=0, max_ext_len=0)
-        if type(nics) is not list:
-            raise ValueError("no list of NICs")
-        announced = tuple(_nic(index, *nic) for index, nic in enumerate(nics))
-        return Member(_number(rank, 32), _number(incarnation, 64), _word(node), announced)
+        announced = tuple(_nic(index, *nic) for index, nic in enumerate(exactly(list, nics)))
+        return Member(unsigned(rank, 32), unsigned(incarnation), _word(node), announced)
     except (TypeError, ValueError, msgpack.UnpackException) as bad:
         raise ValueError(f"not an announcement of a member: {bad}") from bad
 
 
 def _nic(place: int, index: Any, name: Any, family: Any, host: Any, port: Any, speed: Any, mtu: Any, spare: Any) -> Nic:
-    if _number(index, 32) != place:
+    if unsigned(index, 32) != place:
         raise ValueError(f"NIC {index} is announced as number {place}")
-    if type(spare) is not bool:
-        raise TypeError(f"{spare!r:.40} is neither true nor false")
     endpoint = checked_endpoint(family, host, port)
-    return Nic(index, _word(name), endpoint, _number(speed, 64), _number(mtu, 64), spare)
-
-
-def _number(value: Any, bits: int) -> int:
-    if type(value) is not int or value < 0 or value >> bits:
-        raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
-    return value
+    return Nic(index, _word(name), endpoint, unsigned(speed), unsigned(mtu), exactly(bool, spare))
 
 
 def _word(value: Any) -> str:

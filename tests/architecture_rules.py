@@ -14,7 +14,7 @@ FLOOR_TOP: Final = (
     "topology", "buffers", "reduction", "config", "clock",
     "telemetry.counters", "telemetry.event_log", "telemetry.log_output", "telemetry.strangers",
 )  # fmt: skip
-NAMES: Final = ("ids", "errors", "vocabulary", "_version")
+NAMES: Final = ("ids", "errors", "vocabulary", "checks", "_version")
 FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
 MACHINERY: Final = (*FLOOR, *DECIDING, "rendezvous", "transport", "actors")
@@ -27,6 +27,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "ids": (),
     "errors": (),
     "vocabulary": (),
+    "checks": (),
     "_version": (),
     # the floor
     "topology": NAMES,

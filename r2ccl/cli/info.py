@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from r2ccl._version import __version__
+from r2ccl.cli.plain_table import aligned
 from r2ccl.config import Reading, Settings, environment, read_settings, shown_value
 from r2ccl.errors import ConfigurationError
 from r2ccl.reduction import kernel_name
@@ -203,7 +204,6 @@ def _table(console: Console, title: str, heads: Sequence[str], rows: Sequence[Se
             table.add_row(*map(escape, row))
         console.print(table)
     else:
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
         _say(console, f"\n{title}:")
-        for row in (heads, *rows):
-            _say(console, "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        for line in aligned(heads, rows):
+            _say(console, line)

@@ -10,6 +10,7 @@ import typer
 
 from r2ccl.cli.lab_bench import BENCH_HELP, lab_bench_command
 from r2ccl.cli.lab_fault import FAULT_HELP, fault_command
+from r2ccl.cli.plain_table import aligned
 from r2ccl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -187,14 +188,12 @@ def described(report: LabReport) -> list[str]:
     """A lab, for people."""
     from r2ccl.lab.quantities import rate_text
 
-    rows = [("host", "NIC", "address", "rate", "link", "faults")]
-    rows += [
+    rows = [
         (host.name, nic.name, nic.address, rate_text(nic.rate_mbit_s), nic.state, "; ".join(nic.faults))
         for host in report.hosts
         for nic in host.nics
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    table = aligned(("host", "NIC", "address", "rate", "link", "faults"), rows)
     nics = len(report.hosts[0].nics)
     head = f"{report.name}: {len(report.hosts)} hosts with {nics} NICs, {report.layout}, held by process {report.pid}"
     return [head, *table, *(f"runs: {program}" for program in report.programs)]

@@ -17,15 +17,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2ccl._version import __version__
-from r2ccl.bootstrap import refuse_open_listeners
+from r2ccl.bootstrap import invitation, refuse_open_listeners, select_nics
 from r2ccl.cli.topology_conductor import CheckFailed, Conductor
 from r2ccl.cli.topology_posts import Post
 from r2ccl.cli.topology_probes import Prober
 from r2ccl.cli.topology_wire import Door, Ended, Messages, prove
 from r2ccl.cli.topology_worker import Worker, own_view
 from r2ccl.clock import MonotonicClock
-from r2ccl.config import Settings, environment, job_secret
+from r2ccl.config import Settings
 from r2ccl.errors import RendezvousError
 from r2ccl.planner.network_picture import Picture
 from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Listener, Purpose, Target
@@ -35,7 +34,6 @@ from r2ccl.rendezvous.meeting import Meeting
 from r2ccl.topology import AddressBook, Endpoint, Member, Nic
 from r2ccl.transport.mtu_probe import probe_key
 from r2ccl.transport.nic_facts import read_nic_facts
-from r2ccl.transport.nics import find_nics
 from r2ccl.transport.node_identity import node_id
 
 #: Exit codes, the same on all ranks.
@@ -61,11 +59,7 @@ class Wishes:
 
 async def take_part(placement: Placement, settings: Settings, wishes: Wishes) -> int:
     """One rank's part; returns the exit code. Raises :class:`R2cclError` when the network could not be checked."""
-    selection = find_nics(
-        settings.nics, settings.spare_nics, rendezvous_is_loopback=placement.is_loopback, environ=environment()
-    )
-    speed_mbit_s = settings.nic_speed_mbit_s
-    nics = tuple(replace(nic, speed_mbit_s=speed_mbit_s or nic.speed_mbit_s) for nic in selection.nics)
+    nics = select_nics(placement, settings).nics
     meeting = _meeting(placement, settings)
     refuse_open_listeners(placement, settings, nics, meeting.secret)
     rank = _Rank(meeting, settings, wishes, nics)
@@ -76,19 +70,8 @@ async def take_part(placement: Placement, settings: Settings, wishes: Wishes) ->
 
 
 def _meeting(placement: Placement, settings: Settings) -> Meeting:
-    name = placement.job_name(settings.job)
-    return Meeting(
-        rank=placement.rank,
-        size=placement.size,
-        host=placement.host,
-        port=placement.port,
-        secret=job_secret(settings),
-        job=name + _CHECK if len(name) <= _JOB_CHARACTERS_MAX else name,
-        incarnation=secrets.randbits(64),
-        package_version=__version__,
-        timeout_s=settings.connect_timeout_s,
-        insecure=settings.insecure,
-    )
+    meeting = invitation(placement, settings)
+    return replace(meeting, job=meeting.job + _CHECK) if len(meeting.job) <= _JOB_CHARACTERS_MAX else meeting
 
 
 class _Rank:

@@ -17,6 +17,7 @@ import msgpack  # type: ignore[import-untyped, unused-ignore]
 from r2ccl.errors import RendezvousError
 from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Listener
 from r2ccl.rendezvous.messages import LENGTH_BYTES, MessageCutter
+from r2ccl.transport.sockets import ACCEPT_PAUSE_S
 
 #: A stranger must prove itself within this time, and so must a host that is busy with a job.
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -26,8 +27,6 @@ _BACKLOG = 1024
 _READ_BYTES = 64 << 10
 #: A rank with 64 NICs in a job of a thousand tells of four million pairs; that is more than is asked for here.
 MESSAGE_BYTES_MAX = 64 << 20
-#: When descriptors ran out, nobody is accepted for this long.
-_ACCEPT_PAUSE_S = 0.2
 
 
 class Ended(RendezvousError):
@@ -125,7 +124,7 @@ class Door:
                     sock, _ = await loop.sock_accept(self._listener)
                 except OSError:
                     # The stranger was gone before we looked, or descriptors ran out: neither is the door's end.
-                    await asyncio.sleep(_ACCEPT_PAUSE_S)
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
                     continue
                 sock.setblocking(False)
                 if self._half_open >= HALF_OPEN_MAX:

@@ -17,9 +17,9 @@ from typing import Any
 
 from r2ccl._version import __version__
 from r2ccl.errors import AuthenticationError, ConfigurationError, UsageError
-from r2ccl.fault_control import NONCE_BYTES, directories, make_private, reachable, remove_dead, socket_name
+from r2ccl.fault_control import directories, make_private, reachable, remove_dead, socket_name
 from r2ccl.protocol import fault_control as protocol
-from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Identity, Purpose, Target
+from r2ccl.protocol.handshake import NONCE_BYTES, Dialler, HandshakeRefused, Identity, Purpose, Target
 from r2ccl.protocol.handshake_messages import printable
 
 #: A rank whose loop is kept busy by its program answers late.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from r2ccl.protocol.wire import BadFrame, exactly, unsigned
+from r2ccl.checks import exactly, unsigned
+from r2ccl.protocol.wire import BadFrame
 
 #: By member, in their order: what it says of its own NICs.
 Picture = tuple[bytes, ...]

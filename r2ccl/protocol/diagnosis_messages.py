@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from r2ccl.checks import unsigned
 from r2ccl.protocol.verdict import Said
-from r2ccl.protocol.wire import BadFrame, unsigned
+from r2ccl.protocol.wire import BadFrame
 
 #: A rank that loses many links examines few (``incidents.EXAMINED_MAX``) and asks two ranks about each. Eight NICs that
 #: go one after the other, and come back and go again, still fit.

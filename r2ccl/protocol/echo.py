@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from r2ccl.protocol.wire import Kind, exactly, pack_control, read_body, unsigned
+from r2ccl.checks import exactly, unsigned
+from r2ccl.protocol.wire import Kind, pack_control, read_body
 
 ECHO_BYTES: Final = 10 << 10
 

@@ -47,7 +47,6 @@ from r2ccl.errors import AuthenticationError, InvalidTransition
 from r2ccl.protocol.handshake_messages import (
     LENGTH_BYTES,
     NAME_BYTES_MAX,
-    NONCE_BYTES,
     SENTENCE_CHARACTERS_MAX,
     Challenge,
     Garbage,
@@ -65,6 +64,7 @@ from r2ccl.protocol.handshake_messages import (
     read_proof,
     read_refusal,
 )
+from r2ccl.protocol.handshake_messages import NONCE_BYTES as NONCE_BYTES  # whoever makes a machine draws the nonce
 from r2ccl.protocol.wire import WIRE_VERSION
 
 _DIALLER_LABEL = b"r2ccl dialler"

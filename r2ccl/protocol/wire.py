@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 import xxhash
 
+from r2ccl.checks import exactly, unsigned
 from r2ccl.config import CHUNK_BYTES_MOST
 from r2ccl.topology import checked_endpoint
 
@@ -300,23 +301,6 @@ def read_body(body: list[Any], make: Callable[..., T]) -> T:
         return make(*body)
     except (TypeError, ValueError) as bad:
         raise BadFrame(f"a control body does not fit its kind: {bad}") from bad
-
-
-# Values are checked, never converted: bytes(10**12) would allocate what a stranger asked for.
-
-
-def unsigned(value: Any, bits: int = 64) -> int:
-    """A field that is a number. Raises ``ValueError``."""
-    if type(value) is not int or value < 0 or value >> bits:
-        raise ValueError(f"{value!r:.40} is no unsigned number of {bits} bits")
-    return value
-
-
-def exactly(kind: type[T], value: Any) -> T:
-    """A field of one kind, and of no subclass. Raises ``TypeError``."""
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
-    return value
 
 
 def read_ack(body: list[Any]) -> Ack:

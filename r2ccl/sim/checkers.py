@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +34,8 @@ from r2ccl.transport.memory import MemoryDevice
 
 #: More than this many complaints about one world say nothing new.
 COMPLAINTS_MAX = 20
+#: How often it is asked whether something is over.
+LOOK_EVERY_S = 0.05
 
 
 class Complaints:
@@ -48,6 +50,15 @@ class Complaints:
         if len(self.texts) < COMPLAINTS_MAX:
             self.texts.append(text)
             self._history.tell(-1, f"COMPLAINT: {text}")
+
+    async def until_nothing(self, left: Callable[[], list[str]], within_s: float) -> None:
+        """Wait until nothing is left, and complain of what is left in the end."""
+        for _ in range(int(within_s / LOOK_EVERY_S)):
+            if not left():
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+        for text in left():
+            self.add(text)
 
 
 class Answers:

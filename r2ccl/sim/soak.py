@@ -55,7 +55,6 @@ COUNT_EVERY: Final = 15
 BACK_WITHIN_S: Final = 30.0
 SETTLE_WITHIN_S: Final = 5.0
 SILENCE_AFTER_S: Final = 300.0
-LOOK_EVERY_S: Final = 0.1
 
 
 #: Told how far it is, once a virtual second.
@@ -106,8 +105,8 @@ class Soak:
                 self._is_over = True
                 await asyncio.wait(works)
                 gauge.cancel()
-            await self._until_nothing(self._missing, BACK_WITHIN_S)
-            await self._until_nothing(self._kept, SETTLE_WITHIN_S)
+            await self.complaints.until_nothing(self._missing, BACK_WITHIN_S)
+            await self.complaints.until_nothing(self._kept, SETTLE_WITHIN_S)
             await world.close()
             await asyncio.sleep(SILENCE_AFTER_S)
             devices = [cast(MemoryDevice, port.device) for runtime in world.runtimes for port in runtime.ports]
@@ -188,14 +187,6 @@ class Soak:
 
     def _kept(self) -> list[str]:
         return [text for runtime in self._world.runtimes for text in kept(runtime)]
-
-    async def _until_nothing(self, left: Callable[[], list[str]], within_s: float) -> None:
-        for _ in range(int(within_s / LOOK_EVERY_S)):
-            if not left():
-                return
-            await asyncio.sleep(LOOK_EVERY_S)
-        for text in left():
-            self.complaints.add(text)
 
     def _count(self) -> None:
         counters = [runtime.shared.counters for runtime in self._world.runtimes]

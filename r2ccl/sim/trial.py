@@ -59,7 +59,6 @@ SETTLE_WITHIN_S = 3.0
 KNOWN_WITHIN_S = 4.0
 #: Longer than any timer that is not a leak.
 SILENCE_AFTER_S = 300.0
-LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +153,17 @@ class Trial:
             self.history.tell(-1, "healed")
             if not self.scenario.promise.loses_a_peer:
                 back_within_s = self.scenario.shape.settings.quiet_max_s + BACK_WITHIN_S
-                await self._until_nothing(self._truths.missing, back_within_s)
+                await self.complaints.until_nothing(self._truths.missing, back_within_s)
                 self.history.tell(-1, "all links are back")
-                await self._until_nothing(self._truths.disagreed, AGREED_WITHIN_S)
+                await self.complaints.until_nothing(self._truths.disagreed, AGREED_WITHIN_S)
             if not self.complaints.texts:
                 await self._phase(self._begin_healed, lost_s + END_WITHIN_S)
             if self.scenario.promise.loses_a_peer:
-                await self._until_nothing(self._truths.ignorant, lost_s + KNOWN_WITHIN_S)
+                await self.complaints.until_nothing(self._truths.ignorant, lost_s + KNOWN_WITHIN_S)
             if not self.complaints.texts and self.scenario.aftermath is not None:
                 await self._go_on(self.scenario.aftermath)
             if not self.complaints.texts:
-                await self._until_nothing(self._truths.kept, SETTLE_WITHIN_S)
+                await self.complaints.until_nothing(self._truths.kept, SETTLE_WITHIN_S)
             for text in unlike_epochs(self.deliveries):
                 self.complaints.add(text)
             self._failovers = sum(runtime.shared.counters.failovers for runtime in self.world.runtimes)
@@ -357,15 +356,6 @@ class Trial:
         return set(error.ranks) == self.injector.dead and (error.cause == "dead" or not only_killed)
 
     # What must be true in the end.
-
-    async def _until_nothing(self, left: Callable[[], list[str]], within_s: float) -> None:
-        """Wait until nothing is left, and complain of what is left in the end."""
-        for _ in range(int(within_s / LOOK_EVERY_S)):
-            if not left():
-                return
-            await asyncio.sleep(LOOK_EVERY_S)
-        for text in left():
-            self.complaints.add(text)
 
     async def _close(self) -> None:
         began = self._loop.time()

@@ -16,31 +16,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
-from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
+from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, landed
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.shared_ring import PIECE_BYTES, RingReader, RingWriter, padded
 from r2ccl.transport.shared_spin import SpinBudget
 
-#: Chunks up to this size are delivered where they lie; larger ones are received in place.
-WHOLE_BYTES_MAX = 16 << 10
 #: Read from one connection in one turn of the loop, so that acknowledgements and the caller's timers have theirs.
 READ_BYTES_PER_TURN = 512 << 10
 #: What the account calls a segment.
 SEGMENT_BYTES = 4096
 #: The account's round trip: what one core needs to see what another stored, about; nobody sleeps in memory.
 ROUND_TRIP_S = 1e-6
-
-_NAME = struct.Struct("<QQ")
-_NAME_AT = 8
-_KIND_AT = 2
-_CHECKSUMMED: Final = Flag.CHECKSUMMED
-
-Frame = tuple[bytes, bytes | memoryview]
 
 
 class Poller(Protocol):
@@ -137,8 +128,8 @@ class SharedConnection:
         if not self._queue:
             return True
         first = self._queue[0]
-        kept = deque(frame for frame in self._queue if not _belongs(frame, communicator, operation))
-        held = self._taken >= 0 and _belongs(first, communicator, operation)
+        kept = deque(frame for frame in self._queue if not belongs(frame, communicator, operation))
+        held = self._taken >= 0 and belongs(first, communicator, operation)
         if held:
             kept.appendleft(first)
         self._queue = kept
@@ -242,19 +233,9 @@ class SharedConnection:
         whole = HEADER_BYTES + padded(size)
         if whole > readable:
             return False
-        self._deliver(header, reader.view(HEADER_BYTES, size))
+        deliver(self._receiver, self, header, reader.view(HEADER_BYTES, size))
         reader.advance(whole)
         return True
-
-    def _deliver(self, header: Header, payload: memoryview) -> None:
-        if header.flags & _CHECKSUMMED and checksum(payload) != header.checksum:
-            if header.kind not in RAW_KINDS:
-                raise BadFrame("a control frame fails its checksum")
-            self._receiver.spoiled(self, header)
-        elif header.kind in RAW_KINDS:
-            self._receiver.chunk(self, header, payload)
-        else:
-            self._receiver.control(self, header, payload)
 
     def _read_payload(self, reader: RingReader) -> bool:
         """More of the large chunk. Returns whether there may be more."""
@@ -277,10 +258,7 @@ class SharedConnection:
         self._header = self._target = None
         if target is None:
             return
-        if header.flags & _CHECKSUMMED and checksum(target) != header.checksum:
-            self._receiver.spoiled(self, header)
-        else:
-            self._receiver.landed(self, header)
+        landed(self._receiver, self, header, target)
 
     # The end.
 
@@ -374,11 +352,3 @@ class SharedConnection:
     def __repr__(self) -> str:
         where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic} {self.purpose.name.lower()}"
         return f"<SharedConnection {where} {'open' if self.is_open else 'closed'}, {len(self._queue)} queued>"
-
-
-def _belongs(frame: Frame, communicator: int, operation: int) -> bool:
-    header = frame[0]
-    if header[_KIND_AT] != Kind.CHUNK:
-        return False
-    whose, number = _NAME.unpack_from(header, _NAME_AT)
-    return bool(whose == communicator and number >= operation)

@@ -42,13 +42,13 @@ from r2ccl.transport.shared_segment import (
     attach,
     create,
 )
+from r2ccl.transport.sockets import OUR_SHORTAGES
 
 #: A stranger must prove itself within this time.
 HANDSHAKE_TIMEOUT_S = 5.0
 _PACKET_BYTES = 4096
 _ACCEPTED = b"accepted"
 _CREDENTIALS = struct.Struct("3i")
-_OUR_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Host(Poller, Protocol):
@@ -98,7 +98,7 @@ def knock(endpoint: Endpoint) -> Answer:
     except BlockingIOError:
         return Answer.ANSWERED  # so many connect that we would have to wait
     except OSError as error:
-        if error.errno in _OUR_SHORTAGES:
+        if error.errno in OUR_SHORTAGES:
             return Answer.UNTRIED
         return Answer.REFUSED if error.errno == errno.ECONNREFUSED else Answer.SILENT
     return Answer.ANSWERED

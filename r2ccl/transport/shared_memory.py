@@ -12,14 +12,11 @@ Looking takes a core; when that pays is decided in ``shared_spin``. Where it doe
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import resource
-import secrets
 import socket
 from collections.abc import Callable
 
-from r2ccl.protocol.handshake import Dialler, Listener, Purpose, Target
 from r2ccl.protocol.wire import BadFrame
 from r2ccl.telemetry.strangers import CROWDED
 from r2ccl.topology import Endpoint, Nic
@@ -29,7 +26,8 @@ from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_handshake import Handshake, SharedProbe, address, new_socket
 from r2ccl.transport.shared_segment import RING_BYTES_MOST, bulk_ring_bytes
 from r2ccl.transport.shared_spin import SpinBudget
-from r2ccl.transport.tcp import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, HALF_OPEN_MAX, Admission
+from r2ccl.transport.sockets import Acceptor
+from r2ccl.transport.tcp import HALF_OPEN_MAX, Admission
 
 #: Turns of the loop without a frame after which a connection parks.
 SPIN_TURNS = 16
@@ -52,7 +50,7 @@ class SharedMemoryDevice:
         self._admission = admission
         self._loop = loop
         self._receiver: Receiver | None = None
-        self._listener: socket.socket | None = None
+        self._door: Acceptor | None = None
         #: All and only connections and handshakes that hold a socket.
         self._open: set[SharedConnection | Handshake] = set()
         #: All and only probes that may not have answered; bounded by those who ask.
@@ -87,18 +85,18 @@ class SharedMemoryDevice:
         except OSError:
             listener.close()
             raise
-        self._listener = listener
+        self._door = Acceptor(self._loop, listener, self._accepted)
         return self.nic.endpoint
 
     def listen(self, receiver: Receiver) -> Endpoint:
         """See :class:`~r2ccl.transport.interface.Device`."""
         self._receiver = receiver
-        if self._listener is None:
+        if self._door is None:
             self.reserve()
-        assert self._listener is not None
+        assert self._door is not None
         self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._loop.add_reader(self.bell, self._rung)
-        self._loop.add_reader(self._listener.fileno(), self._acceptable)
+        self._door.start()
         return self.nic.endpoint
 
     def move(self, host: str, interface_name: str) -> Endpoint:
@@ -109,8 +107,7 @@ class SharedMemoryDevice:
         """See :class:`~r2ccl.transport.interface.Device`."""
         connection = SharedConnection(self._loop, self.receiver, self.nic.index, WirePurpose(purpose))
         connection.peer, connection.remote_nic = peer, remote_nic
-        target = Target(peer, remote_nic, self._admission.incarnations.get(peer))
-        machine = Dialler(self._admission.identity, self.nic.index, target, purpose, secrets.token_bytes(32))
+        machine = self._admission.dialler(self.nic.index, peer, remote_nic, purpose)
         Handshake(self, self._loop, connection, machine).connect(endpoint)
         return connection
 
@@ -143,10 +140,9 @@ class SharedMemoryDevice:
         for probe in self._probes:
             probe.abort()
         self._probes.clear()
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._door is not None:
+            self._door.close()
+            self._door = None
         for user in list(self._open):
             user.abort()
         if self.bell >= 0:
@@ -156,8 +152,8 @@ class SharedMemoryDevice:
 
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every descriptor and all memory."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._door is not None:
+            self._door.close_in_child()
         for user in self._open:
             user.close_in_child()
         self._hot.clear()
@@ -176,44 +172,17 @@ class SharedMemoryDevice:
         """Counts strangers that are being asked who they are."""
         self._half_open += change
 
-    def _acceptable(self) -> None:
-        assert self._listener is not None
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause()
-                    return
-                continue
-            if self._half_open >= HALF_OPEN_MAX:
-                sock.close()
-                self.turned_away(CROWDED, f"{HALF_OPEN_MAX} wait already")
-                continue
-            sock.setblocking(False)
-            purposes = (Purpose.CONTROL, Purpose.BULK, Purpose.PROBE)
-            admission = self._admission
-            nonce = secrets.token_bytes(32)
-            machine = Listener(admission.identity, self.nic.index, nonce, purposes, admission.incarnations)
-            connection = SharedConnection(self._loop, self.receiver, self.nic.index, WirePurpose.CONTROL)
-            Handshake(self, self._loop, connection, machine).accepted(sock)
+    def _accepted(self, sock: socket.socket, _: object) -> None:
+        if self._half_open >= HALF_OPEN_MAX:
+            sock.close()
+            self.turned_away(CROWDED, f"{HALF_OPEN_MAX} wait already")
+            return
+        connection = SharedConnection(self._loop, self.receiver, self.nic.index, WirePurpose.CONTROL)
+        Handshake(self, self._loop, connection, self._admission.listener(self.nic.index)).accepted(sock)
 
     def turned_away(self, reason: str, says: str) -> None:
         """Somebody on this node was not admitted."""
-        if self._admission.strangers is not None:
-            self._admission.strangers.refuse(reason, self.nic.name, "a process of this user", says)
-
-    def _pause(self) -> None:
-        """Who knocks goes on knocking: without a pause the loop would do nothing else."""
-        assert self._listener is not None
-        self._loop.remove_reader(self._listener.fileno())
-        self._loop.call_later(ACCEPT_PAUSE_S, self._resume)
-
-    def _resume(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._acceptable)
+        self._admission.turned_away(self.nic.index, reason, "a process of this user", says)
 
     # Looking.
 

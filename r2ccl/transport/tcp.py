@@ -21,21 +21,18 @@ from dataclasses import dataclass
 
 from r2ccl.ids import nic_name
 from r2ccl.protocol.doorkeeper import Doorkeeper
-from r2ccl.protocol.handshake import Dialler, Identity, Listener, Purpose, Target
+from r2ccl.protocol.handshake import NONCE_BYTES, Dialler, Identity, Listener, Purpose, Target
 from r2ccl.telemetry.strangers import CROWDED, Strangers
 from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Answer, Loss, Receiver, Region
 from r2ccl.transport.interface import Purpose as WirePurpose
+from r2ccl.transport.sockets import Acceptor, keep_to_device
 from r2ccl.transport.tcp_connection import TcpConnection, loss_of
 from r2ccl.transport.tcp_handshake import TcpHandshake, tune
 from r2ccl.transport.tcp_probe import TcpProbe
 
 #: Connections accepted and not yet authenticated, per device. Of more some have to go: see ``protocol.doorkeeper``.
 HALF_OPEN_MAX = 256
-#: Most connections accepted in one turn of the loop.
-ACCEPTS_PER_TURN = 16
-#: When descriptors ran out, nobody is accepted for this long.
-ACCEPT_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,21 @@ class Admission:
     incarnations: dict[int, int]
     #: Where those are counted who were not admitted. None: nowhere.
     strangers: Strangers | None = None
+
+    def dialler(self, nic: int, peer: int, remote_nic: int, purpose: WirePurpose) -> Dialler:
+        """For a connection from a NIC of ours to a peer's."""
+        target = Target(peer, remote_nic, self.incarnations.get(peer))
+        return Dialler(self.identity, nic, target, purpose, secrets.token_bytes(NONCE_BYTES))
+
+    def listener(self, nic: int) -> Listener:
+        """For whoever connects to a NIC of ours."""
+        purposes = (Purpose.CONTROL, Purpose.BULK, Purpose.PROBE)
+        return Listener(self.identity, nic, secrets.token_bytes(NONCE_BYTES), purposes, self.incarnations)
+
+    def turned_away(self, nic: int, reason: str, by: str, says: str) -> None:
+        """Somebody who connected to a NIC of ours was not admitted."""
+        if self.strangers is not None:
+            self.strangers.refuse(reason, nic_name(nic), by, says)
 
 
 class TcpDevice:
@@ -59,7 +71,7 @@ class TcpDevice:
         #: Who connected and is not admitted yet.
         self.waiting: Doorkeeper[TcpHandshake] = Doorkeeper(HALF_OPEN_MAX)
         self._admission = admission
-        self._listener: socket.socket | None = None
+        self._door: Acceptor | None = None
         self._endpoint: Endpoint | None = None
         self.receiver: Receiver | None = None
         #: All and only connections, handshakes and probes that hold a socket.
@@ -79,7 +91,7 @@ class TcpDevice:
         except OSError:
             listener.close()
             raise
-        self._listener = listener
+        self._door = Acceptor(self.loop, listener, self._accepted)
         host, port = listener.getsockname()[:2]
         self._endpoint = Endpoint(self.nic.endpoint.family, host, port)
         return self._endpoint
@@ -87,10 +99,10 @@ class TcpDevice:
     def listen(self, receiver: Receiver) -> Endpoint:
         """See :class:`~r2ccl.transport.interface.Device`."""
         self.receiver = receiver
-        if self._listener is None:
+        if self._door is None:
             self.reserve()
-        assert self._listener is not None
-        self.loop.add_reader(self._listener.fileno(), self._acceptable)
+        assert self._door is not None
+        self._door.start()
         assert self._endpoint is not None
         return self._endpoint
 
@@ -115,8 +127,7 @@ class TcpDevice:
         assert self.receiver is not None, "a device listens before it dials"
         connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose(purpose))
         connection.peer, connection.remote_nic = peer, remote_nic
-        target = Target(peer, remote_nic, self._admission.incarnations.get(peer))
-        machine = Dialler(self._admission.identity, self.nic.index, target, purpose, secrets.token_bytes(32))
+        machine = self._admission.dialler(self.nic.index, peer, remote_nic, purpose)
         handshake = TcpHandshake(self, connection, machine)
         if endpoint.family != self.nic.endpoint.family:
             handshake.fail_soon(Loss.UNREACHABLE, f"{endpoint} is of another family than {self.nic.name}")
@@ -162,16 +173,15 @@ class TcpDevice:
             user.abort()
 
     def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self.loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._door is not None:
+            self._door.close()
+            self._door = None
 
     def close_in_child(self) -> None:
         """After a fork, in the child: let go of every socket without a word to anybody, and without the parent's
         loop."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._door is not None:
+            self._door.close_in_child()
         for user in self._open:
             user.close_in_child()
 
@@ -185,61 +195,27 @@ class TcpDevice:
 
     def turned_away(self, reason: str, by: str, says: str) -> None:
         """Somebody at the other end of a socket of ours was not admitted."""
-        if self._admission.strangers is not None:
-            self._admission.strangers.refuse(reason, nic_name(self.nic.index), by, says)
+        self._admission.turned_away(self.nic.index, reason, by, says)
 
     def _socket(self) -> socket.socket:
         family = socket.AF_INET6 if self.nic.endpoint.family == "inet6" else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         tune(sock)
-        if not self.nic.endpoint.host.startswith("127.") and hasattr(socket, "SO_BINDTODEVICE"):
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.nic.name.encode())
-            except PermissionError:
-                # Old kernels allow it to root only. The bound source address alone is right where routes are.
-                return sock
-            except OSError:
-                sock.close()
-                raise
+        try:
+            keep_to_device(sock, self.nic.name, self.nic.endpoint.host)
+        except OSError:
+            sock.close()
+            raise
         return sock
 
-    def _acceptable(self) -> None:
-        assert self._listener is not None
+    def _accepted(self, sock: socket.socket, address: tuple[str, int]) -> None:
         assert self.receiver is not None
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, (host, *_) = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                # The stranger was gone before we looked, or descriptors ran out: neither is the listener's end.
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause()
-                    return
-                continue
-            sock.setblocking(False)
-            tune(sock)
-            machine = Listener(
-                self._admission.identity,
-                self.nic.index,
-                secrets.token_bytes(32),
-                (Purpose.CONTROL, Purpose.BULK, Purpose.PROBE),
-                self._admission.incarnations,
-            )
-            connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose.CONTROL)
-            newcomer = TcpHandshake(self, connection, machine)
-            newcomer.accepted(sock, host)
-            leaves = self.waiting.came(newcomer, host)
-            if leaves is not None:
-                leaves.turn_away(CROWDED, f"more than {HALF_OPEN_MAX} wait")
-
-    def _pause(self) -> None:
-        """Who knocks goes on knocking: without a pause the loop would do nothing else."""
-        assert self._listener is not None
-        self.loop.remove_reader(self._listener.fileno())
-        self.loop.call_later(ACCEPT_PAUSE_S, self._resume)
-
-    def _resume(self) -> None:
-        if self._listener is not None:
-            self.loop.add_reader(self._listener.fileno(), self._acceptable)
+        tune(sock)
+        host = address[0]
+        connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose.CONTROL)
+        newcomer = TcpHandshake(self, connection, self._admission.listener(self.nic.index))
+        newcomer.accepted(sock, host)
+        leaves = self.waiting.came(newcomer, host)
+        if leaves is not None:
+            leaves.turn_away(CROWDED, f"more than {HALF_OPEN_MAX} wait")

@@ -12,33 +12,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
+from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, landed
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.tcp_info import answer_at_once, sample
 
 #: Largest control frame plus header; see wire.CONTROL_BYTES_MAX.
 INBOX_BYTES = HEADER_BYTES + (64 << 10)
-#: Chunks up to this size are taken whole from the inbox; larger ones are received in place.
-WHOLE_BYTES_MAX = 16 << 10
 #: Reads of one connection in one turn of the loop.
 READS_PER_TURN = 2
 #: Buffers handed to one sendmsg, and bytes after which other connections get their turn.
 GATHER_MAX = 32
 WRITE_BYTES_PER_TURN = 1 << 20
 
-_NAME = struct.Struct("<QQ")
-_NAME_AT = 8
-_KIND_AT = 2
 
 #: Of a connection that is not open.
 _NO_INBOX = memoryview(b"")
-
-Frame = tuple[bytes, bytes | memoryview]
 
 _LOSSES: Final = {
     errno.ECONNREFUSED: Loss.REFUSED,
@@ -139,9 +132,9 @@ class TcpConnection:
         """See :class:`~r2ccl.transport.interface.Connection`."""
         if not self._queue:
             return True
-        kept = deque(frame for frame in self._queue if not _belongs(frame, communicator, operation))
+        kept = deque(frame for frame in self._queue if not belongs(frame, communicator, operation))
         first = self._queue[0]
-        held = self._taken > 0 and _belongs(first, communicator, operation)
+        held = self._taken > 0 and belongs(first, communicator, operation)
         if held:
             kept.appendleft(first)
         elif not kept:
@@ -276,10 +269,7 @@ class TcpConnection:
         self._discarding = False
         if discarding:
             return
-        if header.flags & Flag.CHECKSUMMED and checksum(target) != header.checksum:
-            self._receiver.spoiled(self, header)
-        else:
-            self._receiver.landed(self, header)
+        landed(self._receiver, self, header, target)
 
     def _parse(self) -> None:
         """Deliver every frame that is whole in the inbox; start receiving a large one in place."""
@@ -289,7 +279,7 @@ class TcpConnection:
             size = header.payload_bytes
             if self._end - body >= size:
                 self._start = body + size
-                self._deliver(header, self._inbox[body : body + size])
+                deliver(self._receiver, self, header, self._inbox[body : body + size])
             elif header.kind in RAW_KINDS and size > WHOLE_BYTES_MAX:
                 self._receive_in_place(header, body)
                 return
@@ -304,16 +294,6 @@ class TcpConnection:
             rest = bytes(self._inbox[self._start : self._end])
             self._inbox[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
-
-    def _deliver(self, header: Header, payload: memoryview) -> None:
-        if header.flags & Flag.CHECKSUMMED and checksum(payload) != header.checksum:
-            if header.kind not in RAW_KINDS:
-                raise BadFrame("a control frame fails its checksum")
-            self._receiver.spoiled(self, header)
-        elif header.kind in RAW_KINDS:
-            self._receiver.chunk(self, header, payload)
-        else:
-            self._receiver.control(self, header, payload)
 
     def _receive_in_place(self, header: Header, body: int) -> None:
         target = self._receiver.destination(self, header)
@@ -390,11 +370,3 @@ class TcpConnection:
     def __repr__(self) -> str:
         where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic} {self.purpose.name.lower()}"
         return f"<TcpConnection {where} {'open' if self.is_open else 'closed'}, {len(self._queue)} queued>"
-
-
-def _belongs(frame: Frame, communicator: int, operation: int) -> bool:
-    header = frame[0]
-    if header[_KIND_AT] != Kind.CHUNK:
-        return False
-    whose, number = _NAME.unpack_from(header, _NAME_AT)
-    return bool(whose == communicator and number >= operation)

@@ -10,17 +10,15 @@ Every socket here is bound to its NIC's address and device, or two NICs in one s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
-import struct
 from dataclasses import dataclass
 
 from r2ccl.clock import Clock
 from r2ccl.transport.interface import Answer
+from r2ccl.transport.sockets import RESET_ON_CLOSE, keep_to_device
 from r2ccl.transport.tcp_probe import answer_of
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 
 
@@ -45,10 +43,7 @@ def bound_socket(kind: socket.SocketKind, device: str, host: str, port: int = 0)
     sock = socket.socket(socket.AF_INET, kind)
     try:
         sock.setblocking(False)
-        if device and not host.startswith("127.") and hasattr(socket, "SO_BINDTODEVICE"):
-            # Old kernels allow it to root only. The bound source address alone is right where routes are.
-            with contextlib.suppress(PermissionError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        keep_to_device(sock, device, host)
         sock.bind((host, port))
     except OSError:
         sock.close()
@@ -64,7 +59,7 @@ async def knock(device: str, host: str, remote: tuple[str, int], wait_s: float, 
     except OSError as error:
         return Knock(Answer.UNTRIED, 0.0, f"{device} ({host}): {error.strerror or error}")
     with sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         started = clock.now()
         try:
             async with asyncio.timeout(wait_s):

@@ -11,21 +11,17 @@ import asyncio
 import errno
 import os
 import socket
-import struct
 from collections.abc import Callable
 
 from r2ccl.transport.interface import Answer
-
-#: Ours to run out of: no word about the network.
-_OUR_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+from r2ccl.transport.sockets import OUR_SHORTAGES, RESET_ON_CLOSE
 
 
 def answer_of(error: OSError) -> Answer:
     """What a failed connect says."""
     if error.errno == errno.ECONNREFUSED:
         return Answer.REFUSED
-    return Answer.UNTRIED if error.errno in _OUR_SHORTAGES else Answer.SILENT
+    return Answer.UNTRIED if error.errno in OUR_SHORTAGES else Answer.SILENT
 
 
 class TcpProbe:
@@ -44,7 +40,7 @@ class TcpProbe:
         """Knock. The socket is the probe's from now on."""
         self._sock = sock
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             sock.bind(local)
             code = sock.connect_ex(remote)
         except OSError as error:

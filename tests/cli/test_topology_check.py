@@ -58,6 +58,19 @@ def test_a_rank_that_waits_in_vain_ends_with_2_and_names_who_is_missing() -> Non
     assert "rank 0 could not check: ranks 1, 2 did not come within 0.5 s" in done.stderr
 
 
+def run_alone(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in an environment that has nothing of ours."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
 def test_without_a_secret_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
     program = (
         "from r2ccl.transport import nics; from r2ccl.transport.nics import Interface;"
@@ -65,30 +78,14 @@ def test_without_a_secret_nothing_listens_beyond_loopback(tmp_path: Path) -> Non
         "from r2ccl.cli.topology_check import main; main()"
     )
     arguments = ["--rank", "0", "--size", "2", "--rendezvous", f"tcp://10.9.9.9:{free_port()}"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_alone(tmp_path, "-c", program, *arguments)
     assert done.returncode == 2
     assert "eth9 (10.9.9.9) can be reached from other hosts, and the job has no secret" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_outside_a_job_it_says_how_to_start_one(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "r2ccl.cli.topology_check"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_alone(tmp_path, "-m", "r2ccl.cli.topology_check")
     assert done.returncode == 2
     assert "torchrun, mpirun or srun" in done.stderr
     assert "Traceback" not in done.stderr

@@ -39,8 +39,8 @@ from r2ccl.protocol.wire import (
     unpack_body,
     unpack_header,
 )
+from tests.strangers import anything, u16, u32, u64, with_check
 
-u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 READERS: list[Callable[[list[Any]], Any]] = [read_ack, read_entered, read_abort, read_notice]
 
 headers: st.SearchStrategy[dict[str, int]] = st.builds(
@@ -81,31 +81,7 @@ notices = st.builds(
     st.lists(st.tuples(u32, u32, u64), max_size=4).map(tuple),
     st.lists(places, max_size=4).map(tuple),
 )
-#: Everything that msgpack can carry.
-anything: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(1 << 63), (1 << 64) - 1),
-        st.floats(),
-        st.text(max_size=8),
-        st.binary(max_size=8),
-        st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=8)),
-        st.builds(msgpack.Timestamp, st.integers(0, 1 << 33)),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=6),
-        st.dictionaries(st.one_of(st.integers(0, 9), st.text(max_size=3)), inner, max_size=3),
-    ),
-    max_leaves=20,
-)
 bodies = st.lists(anything, max_size=7)
-
-
-def with_check(head: bytes) -> bytes:
-    """A header whose own check is right, whatever else it says."""
-    head = head[: HEADER_BYTES - 4]
-    return head + struct.pack("<I", checksum(head) & 0xFFFFFFFF)
 
 
 @given(fields=headers, before=st.binary(max_size=9))

@@ -7,10 +7,8 @@ import errno
 import socket
 from typing import Any
 
-from r2ccl.protocol.handshake import Identity
-from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Connection, Loss, Purpose
-from r2ccl.transport.tcp import ACCEPT_PAUSE_S, Admission, TcpDevice
+from r2ccl.transport.sockets import ACCEPT_PAUSE_S, Acceptor
 from r2ccl.transport.tcp_connection import TcpConnection
 
 
@@ -71,18 +69,15 @@ class Exhausted:
 
 def test_a_listener_without_a_descriptor_left_pauses_instead_of_spinning() -> None:
     loop = Loop()
-    identity = Identity("job", b"", 0, 1, "0")
-    device = TcpDevice(Nic(0, "lo", Endpoint("inet", "127.0.0.1", 0)), Admission(identity, {}), loop)  # type: ignore[arg-type]
-    device.listen(Recorder())  # type: ignore[arg-type]
-    device.close()
-    device._listener = Exhausted()  # type: ignore[assignment]
-    loop.readers.add(77)
-    device._acceptable()
+    door = Acceptor(loop, Exhausted(), lambda sock, address: None)  # type: ignore[arg-type]
+    door.start()
+    assert loop.readers == {77}
+    door._look()
     assert loop.readers == set()
     ((delay_s, resume),) = loop.later
     assert delay_s == ACCEPT_PAUSE_S
     resume()
     assert loop.readers == {77}
-    device.close()
+    door.close()
     resume()
     assert loop.readers == set()

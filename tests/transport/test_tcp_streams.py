@@ -23,8 +23,9 @@ from r2ccl.protocol.wire import (
     pack_header,
     unpack_body,
 )
+from r2ccl.transport.frames import WHOLE_BYTES_MAX
 from r2ccl.transport.interface import Connection, Loss, Purpose
-from r2ccl.transport.tcp_connection import INBOX_BYTES, WHOLE_BYTES_MAX, TcpConnection
+from r2ccl.transport.tcp_connection import INBOX_BYTES, TcpConnection
 from tests.strangers import SPEECHES, arrivals, every_split, frames, mutated, peak_bytes, with_check
 
 
