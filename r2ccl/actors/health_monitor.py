@@ -136,7 +136,7 @@ class HealthMonitor(Actor):
             # Also while an earlier beat is on its way: the answers to later ones tell that only it was lost, where a
             # single one would be silent until the kernel sends it again after 200 ms.
             self._beat(link, now)
-        elif not owes and not control.in_flight_bytes and not bulk.in_flight_bytes:
+        elif not owes and not any(each.in_flight_bytes or each.unsent_bytes for each in (control, bulk)):
             link.watched = False
 
     def _suspect(self, link: Link, is_late: bool) -> None:

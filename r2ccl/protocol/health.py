@@ -2,7 +2,7 @@
 
 A link is *silent* when bytes are in flight on it and nothing was acknowledged or received on any of its connections
 for a while. Three things are not silence. An idle link: nothing is in flight, so nothing is owed. A closed window:
-the peer's kernel answers, its process just doesn't read; a process that computes, or is stopped for minutes, is
+the peer's kernel answers when ours asks whether it is open again, its process just doesn't read; a process that computes, or is stopped for minutes, is
 therefore never taken for dead. And our own absence: if this judge was not called in time, the evidence is as old as
 its absence is long, so it starts anew, after the sockets were read (decisions 16 and 17).
 
@@ -31,6 +31,8 @@ class Sample(Protocol):
     def silence_s(self) -> float: ...
     @property
     def limited(self) -> bool: ...
+    @property
+    def probing(self) -> bool: ...
 
 
 class Health(enum.Enum):
@@ -96,8 +98,7 @@ class LinkHealth:
 
     def judge(self, control: Sample, bulk: Sample, now: float) -> Health:
         """A look at both connections."""
-        owing = [sample for sample in (control, bulk) if sample.in_flight_bytes and not sample.limited]
-        if not owing:
+        if not (_owes(control) or _owes(bulk)):
             self.void()
             return Health.GREEN
         if self._in_flight_since_s is None:
@@ -105,17 +106,22 @@ class LinkHealth:
         silence_s = min(now - self._in_flight_since_s, _shortest_silence([control, bulk]))
         self.silence_s = silence_s
         if silence_s >= self._limit_s or self._bulk_is_silent(bulk, now):
-            self.silence_s = max(silence_s, bulk.silence_s if bulk.in_flight_bytes else 0.0)
+            self.silence_s = max(silence_s, bulk.silence_s if _owes(bulk) else 0.0)
             return Health.RED
         return Health.YELLOW if silence_s >= self._limit_s / 2 else Health.GREEN
 
     def _bulk_is_silent(self, bulk: Sample, now: float) -> bool:
-        if not bulk.in_flight_bytes or bulk.limited:
+        if not _owes(bulk):
             self._bulk_since_s = None
             return False
         if self._bulk_since_s is None:
             self._bulk_since_s = now
         return min(now - self._bulk_since_s, bulk.silence_s) >= self._bulk_limit_s
+
+
+def _owes(sample: Sample) -> bool:
+    """Does the peer's kernel owe an answer on this connection?"""
+    return sample.probing or (sample.in_flight_bytes > 0 and not sample.limited)
 
 
 def _shortest_silence(samples: Sequence[Sample]) -> float:

@@ -116,6 +116,7 @@ class MemoryConnection:
             sent_segments=self._out.sent_segments,
             answered_segments=self._out.answered_segments,
             acked_bytes=self._out.acked_bytes,
+            probing=self._out.probing,
         )
 
     def abort(self) -> None:

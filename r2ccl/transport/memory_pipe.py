@@ -4,6 +4,9 @@ This is what TCP promises, and reliable RDMA too: segments arrive in order and o
 dead path goes out again when the path is back; the receiver's window stops the sender. Acknowledgements come from the
 far kernel, not from the process behind it, so a stopped process looks alive until its window is full.
 
+A sender that has nothing out and may not go on asks now and then whether the window is open again: the answer may have
+been lost.
+
 Resending goes back to the first unacknowledged segment; the receiver drops what it has. It starts when the receiver
 reports a gap, or some time after the path returned. There is no timer while a path is dead: a world in which nothing
 else can happen then ends as a deadlock instead of ticking for ever.
@@ -140,18 +143,17 @@ class _Sending:
     rtt_s: float = 0.0
     #: When something was last acknowledged, or began to wait for it.
     progress_at: float = 0.0
+    #: It asked whether the window is open, and has no answer yet.
+    probing: bool = False
+    #: How long after the answer it asks again.
+    probe_after_s: float = 0.0
 
 
 class Pipe:
     """One direction of a connection."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        model: Model,
-        out: Path,
-        back: Path,
-        lands_anyway: Callable[[], bool],
+        self, loop: asyncio.AbstractEventLoop, model: Model, out: Path, back: Path, lands_anyway: Callable[[], bool]
     ) -> None:
         self._loop = loop
         self._model = model
@@ -170,6 +172,7 @@ class Pipe:
         self._consumed = 0
         self._announced_edge = model.window_bytes
         self._resend: asyncio.TimerHandle | None = None
+        self._probe: asyncio.TimerHandle | None = None
         self._closed = False
 
     def join(self, source: End, target: End) -> None:
@@ -213,6 +216,11 @@ class Pipe:
         return self._sending.acknowledged
 
     @property
+    def probing(self) -> bool:
+        """The far end's kernel owes an answer to whether its window is open."""
+        return self._sending.probing
+
+    @property
     def rtt_s(self) -> float:
         """Of the latest answer, with the queues that it met."""
         return self._sending.rtt_s
@@ -237,7 +245,9 @@ class Pipe:
             return
         segment = sending.segments[sending.out]
         if segment.stream_end > sending.edge:
+            self._wait_for_window()
             return
+        sending.probe_after_s = 0.0
         now = self._loop.time()
         if self.in_flight_bytes == 0:
             sending.progress_at = now
@@ -250,6 +260,27 @@ class Pipe:
         self._loop.call_at(departed, self._departed)
         if self._out.alive:
             self._launch(segment, arrived)
+
+    def _wait_for_window(self) -> None:
+        sending = self._sending
+        if self.in_flight_bytes or sending.probing or self._probe is not None:
+            return
+        sending.probe_after_s = 2 * sending.probe_after_s or self._model.resend_after_s
+        self._probe = self._loop.call_later(sending.probe_after_s, self._ask_for_window)
+
+    def _ask_for_window(self) -> None:
+        self._probe = None
+        sending = self._sending
+        if sending.segments and not sending.out and sending.segments[0].stream_end > sending.edge:
+            sending.probing = True
+            if self._out.alive:
+                self._answer_probe()
+
+    def _answer_probe(self) -> None:
+        if self._target.gone:
+            self._target.refuse()
+        else:
+            self._acknowledge(gap=False, number=0)
 
     def _departed(self) -> None:
         self._sending.departing = False
@@ -266,6 +297,7 @@ class Pipe:
             return
         sending = self._sending
         self._source.heard()
+        sending.probing = False
         sending.edge = max(sending.edge, ack.edge)
         if ack.expected > sending.acknowledged:
             sending.acknowledged = ack.expected
@@ -306,8 +338,8 @@ class Pipe:
         self._resend = None
         if self.in_flight_bytes > 0:
             self._go_back()
-        elif self._sending.segments and self._out.alive and not self._target.gone:
-            self._acknowledge(gap=False, number=0)
+        elif self._sending.segments and self._out.alive:
+            self._answer_probe()
 
     def reset(self, reset: Reset) -> None:
         """Tell the far end that there is no connection any more, if the path lives, and stop."""
@@ -323,9 +355,10 @@ class Pipe:
                 flight.cargo.content.freeze()
         self._sending.segments.clear()
         self._sending.out = 0
-        if self._resend is not None:
-            self._resend.cancel()
-            self._resend = None
+        for timer in (self._resend, self._probe):
+            if timer is not None:
+                timer.cancel()
+        self._resend = self._probe = None
         self._out.leave(self)
         self._back.leave(self)
 

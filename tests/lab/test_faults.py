@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import time
 
 import pytest
 from pyroute2 import IPRoute
 
 from r2ccl.errors import UsageError
 from r2ccl.lab import Lab
+from r2ccl.transport.tcp_info import sample
 from tests.lab import wires
 
 pytestmark = pytest.mark.namespaces
@@ -147,3 +149,36 @@ def test_an_address_is_taken_and_given_back(lab: Lab):
     lab.give_address(0, 0)
     assert addresses(lab, 0, 0) == [lab.address(0, 0)]
     assert wires.carries(lab, 0, 1, 0)
+
+
+def test_the_kernel_tells_that_nobody_answers_whether_a_closed_window_is_open(lab: Lab):
+    sender, receiver = wires.stream(lab, 0, 1, 0)
+    with sender, receiver:
+        sender.setblocking(False)
+        full_s = time.monotonic()
+        while time.monotonic() - full_s < 0.2:  # nobody reads: in the end all buffers are full
+            try:
+                sender.send(bytes(1 << 16))
+                full_s = time.monotonic()
+            except BlockingIOError:
+                time.sleep(0.01)
+        answered = []
+        asked_until_s = time.monotonic() + 60
+        while len(answered) < 2 and time.monotonic() < asked_until_s:
+            told = sample(sender, 0)
+            assert (told.in_flight_bytes, told.limited) == (0, True)
+            assert told.unsent_bytes > 0
+            assert not told.probing or told.silence_s > 0.1, "what was answered is not asked any more"
+            if told.silence_s < 0.02:
+                answered.append(told)
+                time.sleep(0.05)
+            time.sleep(0.001)
+        assert len(answered) == 2
+        lab.silent_drop(1, 0)
+        while not (told := sample(sender, 0)).probing and time.monotonic() < asked_until_s:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        told = sample(sender, 0)
+        assert (told.probing, told.limited) == (True, True)
+        assert told.silence_s > 0.1
+        lab.undrop(1, 0)

@@ -18,6 +18,7 @@ class Look:
     in_flight_bytes: int
     silence_s: float
     limited: bool = False
+    probing: bool = False
 
 
 IDLE = Look(0, 100.0, limited=True)
@@ -49,6 +50,14 @@ def test_an_idle_link_is_never_silent() -> None:
 def test_a_closed_window_is_never_silence() -> None:
     looks = [(float(now), IDLE, Look(1 << 20, float(now), limited=True)) for now in range(100)]
     assert watch(looks) == [Health.GREEN] * 100
+
+
+def test_a_closed_window_is_silence_when_nobody_answers_whether_it_is_open_again() -> None:
+    asked = Look(0, 3600.0, limited=True, probing=True)
+    assert watch([(now / 100, IDLE, asked) for now in range(7)])[-1] is Health.RED
+    assert watch([(now / 100, asked, IDLE) for now in range(7)])[-1] is Health.RED
+    answered = [Look(0, now / 100, limited=True, probing=now % 5 == 0) for now in range(100)]
+    assert watch([(now / 100, look, look) for now, look in enumerate(answered)]) == [Health.GREEN] * 100
 
 
 def test_a_sign_on_either_connection_is_a_sign_of_the_link() -> None:

@@ -279,6 +279,46 @@ async def test_a_window_that_opened_on_a_dead_path_is_asked_for_when_the_path_is
 
 
 @in_virtual_time
+async def test_a_frozen_rank_answers_whether_its_window_is_open_and_a_dead_path_does_not() -> None:
+    world = lab()
+    _, other, here, _ = await world.pair()
+    world.fabric.freeze(1)
+    here.send(chunk_header(pattern(4 * MIB)), pattern(4 * MIB))
+    asked = 0
+    for _ in range(600):
+        await asyncio.sleep(0.01)
+        sample = here.sample()
+        assert not sample.probing or sample.silence_s > 0.1
+        asked += sample.silence_s < 0.01
+    assert asked > 2
+    world.fabric.silent_drop((0, 0))
+    world.fabric.thaw(1)
+    await asyncio.sleep(30)
+    sample = here.sample()
+    assert (sample.in_flight_bytes, sample.limited, sample.probing) == (0, True, True)
+    world.fabric.restore((0, 0))
+    await world.until(lambda: bool(other.hears.of("landed")))
+    assert not here.sample().probing
+
+
+@in_virtual_time
+async def test_who_asks_a_dead_process_whether_its_window_is_open_hears_that_it_is_gone() -> None:
+    world = lab()
+    one, other, here, there = await world.pair()
+    world.fabric.freeze(1)
+    here.send(chunk_header(pattern(4 * MIB)), pattern(4 * MIB))
+    await asyncio.sleep(0.05)
+    world.fabric.silent_drop((0, 0))
+    world.fabric.thaw(1)
+    there.abort()
+    await asyncio.sleep(5)
+    assert one.hears.of("lost", connection=here) == []
+    world.fabric.restore((0, 0))
+    await world.until(lambda: bool(one.hears.of("lost", connection=here)))
+    assert other.hears.of("landed") == []
+
+
+@in_virtual_time
 async def test_a_frozen_sender_copies_nothing_more_to_its_kernel() -> None:
     world = lab()
     _, other, here, _ = await world.pair()
