@@ -1,10 +1,10 @@
 """How a link's silence becomes a verdict.
 
 A link is *silent* when bytes are in flight on it and nothing was acknowledged or received on any of its connections
-for a while. Three things are not silence. An idle link: nothing is in flight, so nothing is owed. A closed window:
-the peer's kernel answers when ours asks whether it is open again, its process just doesn't read; a process that computes, or is stopped for minutes, is
-therefore never taken for dead. And our own absence: if this judge was not called in time, the evidence is as old as
-its absence is long, so it starts anew, after the sockets were read (decisions 16 and 17).
+for a while. Three things are not silence. An idle link: nothing is in flight, so nothing is owed. A closed window: the
+peer's kernel answers when ours asks whether it is open again, its process just doesn't read; a process that computes,
+or is stopped for minutes, is therefore never taken for dead. And our own absence: if this judge was not called in
+time, the evidence is as old as its absence is long, so it starts anew, after the sockets were read (decisions 16, 17).
 
 The kernel keeps the evidence for us: it knows what is in flight and when it last heard from the other side. Bulk is
 also judged alone, with more patience, because a path may pass beats and swallow bulk.

@@ -12,7 +12,8 @@ import struct
 from r2ccl.transport.interface import PathSample
 
 # struct tcp_info of Linux, as far as needed; offsets are part of the kernel's interface. In order: probes, snd_mss,
-# unacked, last_data_recv, last_ack_recv, rtt, total_retrans, bytes_acked, notsent_bytes, data_segs_out, delivered, snd_wnd.
+# unacked, last_data_recv, last_ack_recv, rtt, total_retrans, bytes_acked, notsent_bytes, data_segs_out, delivered,
+# snd_wnd.
 _TCP_INFO = struct.Struct("=3xB12xI4xI24xII8xI28xI16xQ16xI8xI32xI32xI")
 #: The kernel moves its smoothed round trip by an eighth of the way to each answer (RFC 6298).
 _RTT_WEIGHT = 1 / 8
