@@ -31,6 +31,7 @@ from r2ccl.errors import UsageError
 
 if TYPE_CHECKING:
     from r2ccl.cli.lab_run import LabJob
+    from r2ccl.lab.control import LabReport
 
 BENCH_HELP = """Time r2ccl's all-reduce between the hosts of a lab, every element checked, beside plain TCP streams.
 
@@ -144,6 +145,7 @@ def measure(lab: str, sizes: Sizes, seconds: float) -> tuple[Options, Measured]:
         hosts = len(entrance.report.hosts)
         if hosts < 2:
             raise UsageError("between hosts there must be two at least: r2ccl lab up --hosts 2")
+        refuse_dead_nics(entrance.report, lab)
         options = check(
             Asked(
                 "all_reduce", hosts, sizes.minbytes, sizes.maxbytes, sizes.stepfactor, iterations=sizes.iterations,
@@ -154,6 +156,17 @@ def measure(lab: str, sizes: Sizes, seconds: float) -> tuple[Options, Measured]:
         before = streams(job, seconds)
         rows, traffic = all_reduces(job, options)
         return options, Measured(rows, traffic, (before, streams(job, seconds)))
+
+
+def refuse_dead_nics(report: LabReport, lab: str) -> None:
+    """Plain streams need every NIC. Raises :class:`UsageError`."""
+    for host in report.hosts:
+        for nic in host.nics:
+            if not nic.carrier or nic.state != "up":
+                raise UsageError(
+                    f"{host.name} {nic.name} is down, and plain streams, the measure here, need every NIC: "
+                    f"r2ccl lab fault --name {lab} heal, or wait until the fault is over"
+                )
 
 
 def lines(options: Options, measured: Measured) -> list[str]:

@@ -90,7 +90,7 @@ class LabJob:
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_RANK": str(rank % self.ranks_per_host),
             "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
-            "MASTER_ADDR": self.entrance.report.hosts[0].nics[0].address,
+            "MASTER_ADDR": self.entrance.report.hosts[0].name,  # by whichever NIC is whole
             "MASTER_PORT": str(self.entrance.port),
             "R2CCL_JOB": self.name,
             "R2CCL_SECRET": self.secret,

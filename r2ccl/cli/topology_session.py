@@ -40,6 +40,8 @@ from r2ccl.transport.node_identity import node_id
 FINE, PROBLEMS, NOT_CHECKED = 0, 1, 2
 #: Longest wait for rank 0's next order: it waits for the slowest of all, and has deadlines of its own.
 ORDER_WAIT_S = 900.0
+#: Rank 0's name may have several addresses: for so long one may stay silent, which is two lost packets and a moment.
+DIAL_S = 4.0
 _DESK = "desk"
 _CHECK = "/check"
 _JOB_CHARACTERS_MAX = 120
@@ -217,7 +219,7 @@ async def _sit_down(meeting: Meeting, host: Member) -> Messages:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
-            async with asyncio.timeout(meeting.timeout_s):
+            async with asyncio.timeout(DIAL_S):
                 await loop.sock_connect(sock, address)
             machine = Dialler(meeting.identity, 0, target, Purpose.CONTROL, secrets.token_bytes(32))
             return Messages(sock, await prove(sock, machine))

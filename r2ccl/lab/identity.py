@@ -36,12 +36,12 @@ def host_name(host: int) -> str:
 
 
 def hosts_file(hosts: int, nics: int) -> str:
-    """/etc/hosts of every host. A host's name is its first NIC; ``h1-nic1`` is that NIC."""
+    """/etc/hosts of every host. A host's name is each of its NICs, the first one first; ``h1-nic1`` is that NIC."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for host in range(hosts):
         for nic in range(nics):
-            names = f"{host_name(host)}-{rails.interface(nic)}"
-            lines.append(f"{rails.address(host, nic)} {host_name(host) + ' ' if nic == 0 else ''}{names}")
+            name = host_name(host)
+            lines.append(f"{rails.address(host, nic)} {name} {name}-{rails.interface(nic)}")
     return "\n".join(lines) + "\n"
 
 

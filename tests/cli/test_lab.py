@@ -75,7 +75,7 @@ def test_ranks_go_host_by_host_and_know_their_place(monkeypatch: pytest.MonkeyPa
     environ = job.environment(inherited, 3)
     assert environ == {
         "HOME": "/root", "RANK": "3", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "10.200.0.1", "MASTER_PORT": "4711", "R2CCL_JOB": job.name, "R2CCL_SECRET": job.secret,
+        "MASTER_ADDR": "h0", "MASTER_PORT": "4711", "R2CCL_JOB": job.name, "R2CCL_SECRET": job.secret,
         "R2CCL_NICS": "nic0,nic1", "R2CCL_NIC_SPEED": "2000", "PYTHONUNBUFFERED": "1", MARK_VARIABLE: "9-1-abc",
         registry.NAME_VARIABLE: "lab", registry.DIRECTORY_VARIABLE: "labs",
     }  # fmt: skip

@@ -180,10 +180,10 @@ def test_status_tells_hosts_nics_addresses_rates_and_links(lab: Labs):
 
 
 def test_a_program_on_a_host_has_its_name_its_nics_and_its_neighbours(lab: Labs):
-    script = "hostname; ls /sys/class/net | sort | xargs; getent hosts h2; cat"
+    script = "hostname; ls /sys/class/net | sort | xargs; getent ahostsv4 h2 | awk '/STREAM/ {print $1}' | xargs; cat"
     command = lab.start("run", "--host", "h1", "--", "sh", "-c", script, stdin=subprocess.PIPE)
     out, err = command.communicate("from our standard input\n", timeout=TIMEOUT_S)
-    assert out.split("\n") == ["h1", "lo nic0 nic1", "10.200.0.3      h2 h2-nic0", "from our standard input", ""], err
+    assert out.split("\n") == ["h1", "lo nic0 nic1", "10.200.0.3 10.200.1.3", "from our standard input", ""], err
     assert command.returncode == 0
 
 
@@ -243,6 +243,19 @@ def test_a_job_survives_the_loss_of_a_nic_and_the_fault_ends_on_time(lab: Labs, 
     said = [line.split() for line in out.splitlines()]
     assert sorted(line[0] for line in said) == [f"[{rank}]" for rank in range(6)]
     assert sum(int(line[4]) for line in said) > 0
+
+
+def test_where_a_first_nic_is_down_ranks_meet_by_another_and_the_check_says_so(lab: Labs):
+    lab("fault", "link-down", "h0", "nic0")
+    assert (
+        lab("run", "--", sys.executable, str(ROOT / "examples" / "hello_all_reduce.py")).count("as it should be") == 3
+    )
+    code, out, err = lab.try_("run", "--", sys.executable, "-m", "r2ccl.cli.main", "topology-check", "--no-rate")
+    assert code == 1, err
+    assert "! rank 0 nic0 (nic0) is down or has no carrier" in out
+    code, _, err = lab.try_("bench")
+    assert (code, "h0 nic0 is down" in err, "heal" in err) == (2, True, True)
+    lab("fault", "heal")
 
 
 def test_faults_are_told_to_programs_too(lab: Labs):

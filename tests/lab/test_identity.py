@@ -16,9 +16,9 @@ def test_the_hosts_file_names_every_host_and_every_nic():
         "127.0.0.1 localhost",
         "::1 localhost ip6-localhost ip6-loopback",
         "10.200.0.1 h0 h0-nic0",
-        "10.200.1.1 h0-nic1",
+        "10.200.1.1 h0 h0-nic1",
         "10.200.0.2 h1 h1-nic0",
-        "10.200.1.2 h1-nic1",
+        "10.200.1.2 h1 h1-nic1",
     ]
 
 
