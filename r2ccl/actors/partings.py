@@ -12,6 +12,7 @@ from typing import Any
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.links import Port
 from r2ccl.actors.messages import PeerParted
+from r2ccl.actors.relaying import Relays
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.wire import Kind
 
@@ -26,12 +27,14 @@ class Partings:
         courier: Courier,
         tell_all: Callable[[Any], None],
         wake: Callable[[], None],
+        relays: Relays,
     ) -> None:
         self._shared = shared
         self._ports = ports
         self._courier = courier
         self._tell_all = tell_all
         self._wake = wake
+        self._relays = relays
         #: We are closing.
         self.is_closing = False
         self._said_goodbye: set[int] = set()
@@ -39,7 +42,10 @@ class Partings:
         self._parted: set[int] = set()
 
     def waited_for(self) -> list[int]:
-        """Peers that may still need us."""
+        """Peers that may still need us: while others say goodbye to one another through us, all of them. They are told
+        that we heard theirs, which else our going would say."""
+        if self._relays.is_needed:
+            return list(self._shared.peers)
         return [peer for peer in self._shared.peers if peer not in self._parted]
 
     def goodbye_heard(self, peer: int, heard_ours: bool) -> None:

@@ -26,6 +26,8 @@ from r2ccl.protocol.wire import HEADER_BYTES, Header, repack_header
 from r2ccl.topology import Member
 from r2ccl.transport.interface import Connection, Purpose
 
+#: A rank that closes goes on carrying for others until nobody has asked it to for so long: two goodbyes' time.
+IDLE_S = 0.25
 #: What may wait in the control connection to a peer: frames of control are small, and dropping one ends its circuit.
 CONTROL_QUEUE_BYTES_MAX = 4 << 20
 
@@ -39,6 +41,13 @@ class Relays:
         self.device = RelayDevice(shared, self.way_to, self._use)
         #: Connection -> the relayed frame that is being received on it.
         self._incoming: dict[Connection, bytearray] = {}
+        #: When it last carried something for others.
+        self._carried_at_s = -IDLE_S
+
+    @property
+    def is_needed(self) -> bool:
+        """Others say goodbye to one another through this rank, and would wait for the grace time if it went."""
+        return self._shared.clock.now() < self._carried_at_s + IDLE_S
 
     def way_to(self, rank: int) -> Way | None:
         """A direct link in service to a rank, rather one that is not late; always the same, so that frames keep their
@@ -86,6 +95,7 @@ class Relays:
                 answer = pack_relayed(Word.NO_ROUTE, header.target, header.source, header.communicator)
                 link.control.send(answer, b"")
             return
+        self._carried_at_s = self._shared.clock.now()
         whole = repack_header(header)
         if frame.word is Word.FRAME and is_bulk and waiting_bytes > self._shared.settings.relay_queue_bytes:
             counters.relay_dropped_frames += 1

@@ -100,7 +100,7 @@ class Runtime:
         #: Waits for links to come up: resolved by ``link_came_up``.
         self._watchers: list[asyncio.Future[None]] = []
         self._partings = Partings(
-            shared, self.all_ports, self.courier, self.communicators.peer_gone, self._wake_watchers
+            shared, self.all_ports, self.courier, self.communicators.peer_gone, self._wake_watchers, self.relays
         )
         self._hearing = Hearing(
             self.courier, self.communicators, self.diagnosing, lambda: self.health, self._goodbye_heard

@@ -39,6 +39,18 @@ def test_two_ranks_that_lost_different_nics_are_joined_by_a_third(one_sided: boo
     relayed_world(story, one_sided=one_sided)
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 3.0], ids=["at once", "after a while"])
+def test_ranks_that_are_joined_by_a_third_part_without_waiting_for_the_grace_time(wait_s: float) -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        await asyncio.sleep(wait_s)
+        began = asyncio.get_running_loop().time()
+        await world.close()
+        assert asyncio.get_running_loop().time() - began < 1.0
+
+    relayed_world(story, closes=False)
+
+
 @pytest.mark.parametrize("one_sided", [False, True], ids=["frames", "one-sided"])
 @pytest.mark.parametrize("nic", [(0, 0), (1, 1)])
 def test_with_the_first_direct_link_lanes_go_back_and_the_relayed_link_is_dismissed(

@@ -131,6 +131,13 @@ def test_the_bench_compares_with_the_mean_of_the_streams_before_and_after():
     assert (shown["hosts"], shown["nics"], shown["resent_bytes"], shown["failovers"]) == (3, 2, 7, 1)
 
 
+def test_the_bench_needs_every_nic_for_its_streams():
+    whole = dataclasses.replace(report(), hosts=(report().hosts[0], report().hosts[2]))
+    lab_bench.refuse_dead_nics(whole, "lab")
+    with pytest.raises(UsageError, match="h1 nic0 is down.*r2ccl lab fault --name lab heal"):
+        lab_bench.refuse_dead_nics(report(), "lab")
+
+
 @pytest.mark.parametrize("command", ["up", "run", "ssh", "status", "down", "fault", "bench"])
 def test_every_command_has_help(command: str):
     shown = CliRunner().invoke(app, ["lab", command, "--help"])

@@ -247,14 +247,9 @@ def test_a_job_survives_the_loss_of_a_nic_and_the_fault_ends_on_time(lab: Labs, 
 
 def test_where_a_first_nic_is_down_ranks_meet_by_another_and_the_check_says_so(lab: Labs):
     lab("fault", "link-down", "h0", "nic0")
-    assert (
-        lab("run", "--", sys.executable, str(ROOT / "examples" / "hello_all_reduce.py")).count("as it should be") == 3
-    )
-    code, out, err = lab.try_("run", "--", sys.executable, "-m", "r2ccl.cli.main", "topology-check", "--no-rate")
-    assert code == 1, err
-    assert "! rank 0 nic0 (nic0) is down or has no carrier" in out
-    code, _, err = lab.try_("bench")
-    assert (code, "h0 nic0 is down" in err, "heal" in err) == (2, True, True)
+    assert lab("run", "--", sys.executable, str(ROOT / "examples" / "hello_all_reduce.py")).count("as it should be") == 3
+    code, out, err = lab.try_("run", "--", sys.executable, "-m", "r2ccl.cli.topology_check", "--no-rate")
+    assert (code, "! rank 0 nic0 (nic0) is down or has no carrier" in out) == (1, True), err
     lab("fault", "heal")
 
 
@@ -401,6 +396,5 @@ def test_the_bench_reports_streams_and_all_reduces(lab: Labs):
     # Two NICs of 200 Mbit/s, less headers; a token bucket lets a little more through at first.
     assert all(0.05 < rate < 0.45 for rate in shown["streams_gbit_s"].values())
     (row,) = shown["rows"]
-    assert (row["size"], row["wrong"]) == (262_144, 0)
-    assert row["of_streams"] > 0
+    assert (row["size"], row["wrong"], row["of_streams"] > 0) == (262_144, 0, True)
     assert shown["failovers"] == 0
