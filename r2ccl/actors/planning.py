@@ -61,7 +61,7 @@ class Plans:
         self._messages: dict[tuple[Call, int, bool], Planned] = {}
         self._agreement = (
             f"epoch {picture.epoch}, R2CCL_CHUNK_BYTES {picture.chunk_bytes}, R2CCL_EAGER_BYTES {picture.eager_bytes}, "
-            f"{kernel_name()}"
+            f"{kernel_name()}{_nodes_in_words(picture)}"
         )
 
     @property
@@ -198,6 +198,14 @@ def _in_elements(span: memory.Span) -> Placed:
 
 def _copies(copies: Iterable[memory.Copy]) -> tuple[tuple[Placed, Placed], ...]:
     return tuple((_in_elements(copy.source), _in_elements(copy.target)) for copy in copies)
+
+
+def _nodes_in_words(picture: Picture) -> str:
+    if not picture.nodes:
+        return ""
+    hierarchy = "on" if picture.insists else "auto"
+    digest = zlib.crc32(str((picture.nodes, picture.sharers)).encode())
+    return f", R2CCL_HIERARCHY {hierarchy}, {len(picture.nodes)} nodes {digest:08x}"
 
 
 #: Longer lists of parts are told by a digest.

@@ -49,7 +49,9 @@ class Algorithm:
         if self.collective == "all_to_all" and len(shape.out_parts) != ranks:
             raise ValueError(f"all_to_all of {ranks} ranks receives from {len(shape.out_parts)}")
         if shape.nodes and sorted(rank for node in shape.nodes for rank in node) != list(range(ranks)):
-            raise ValueError(f"nodes of {[len(node) for node in shape.nodes]} ranks do not have each of {ranks} ranks once")
+            raise ValueError(
+                f"nodes of {[len(node) for node in shape.nodes]} ranks do not have each of {ranks} ranks once"
+            )
         return self.program(ranks, rank, shape)
 
     def all_programs(self, shapes: Sequence[Shape]) -> list[Program]:

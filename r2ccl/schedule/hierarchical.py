@@ -1,13 +1,13 @@
 """Hierarchical: reduce within each node first and across nodes then, so that each byte crosses a node's NICs once.
 
-The ranks of a node share memory and, mostly, NICs. A flat ring sends nearly the whole buffer across every border between
-two nodes; but what a node's ranks add up among themselves need cross only once. So the buffer is cut into *pieces*, each
-with a *home* node and a *column*. A piece's *keeper* in a node is the member whose place there is the column (modulo the
-node's size, where nodes are uneven), so all ranks of a node take part in what crosses its NICs.
+The ranks of a node share memory and, mostly, NICs. A flat ring sends nearly the whole buffer across each border between
+two nodes, twice; but what a node's ranks have added up among themselves need cross only once. So the buffer is cut into
+*pieces*, each with a *home* node and a *column*. A piece's *keeper* in a node is the member whose place there is the
+column (modulo the node's size, where nodes are uneven): all ranks of a node take part in what crosses its NICs.
 
 **Reduce-scatter**: in each node a piece walks around the members in a circle, from the one behind the keeper on, and is
-complete for the node at the keeper. It goes around the nodes from keeper to keeper, begins one node behind its home, and
-is complete at home. Each keeper reduces what comes from the node before with what its own node made: the received
+complete for the node at the keeper. It goes around the nodes from keeper to keeper, begins one node behind its home,
+and is complete at home. Each keeper reduces what comes from the node before into what its own node made: the received
 operand is the left one, so operands stand node by node in the circle of nodes, and in each node around its circle.
 
 **All-gather**: backwards. A piece goes from keeper to keeper around the nodes; each keeper sends it on first, and then
@@ -21,11 +21,11 @@ reduce-scatter  max(h * (k - 1), h - 1) n - 1  (n - 1) * c // n
 all-gather      max(h * (k - 1), h - 1) n - 1  (n - 1) * c // n
 
 Per rank, for h nodes of k ranks each, n = h * k, and c elements that n divides. Of these elements (h - 1) * c // n go
-across nodes, so (h - 1) * c // h from each node and phase; a flat ring takes (n - 1) * c // n across. A step's number only
-names transfers: in time a phase is k - 1 hops within a node and h - 1 across.
+across nodes, so (h - 1) * c // h from each node in each phase; of a flat ring it is (n - 1) * c // n. The number of a
+step only names transfers: in time a phase is k - 1 hops within a node and h - 1 across.
 
-All-reduce has h * k pieces, k the size of the largest node: each node is home of as many elements as any, so that uneven
-nodes send and receive alike. With one node that has but one member that member does all that its node has to do.
+All-reduce has h * k pieces, k the size of the largest node, and each node is home of as many elements as any, so that
+uneven nodes send and receive alike. A node's only member does all that its node has to do.
 
 reduce-scatter  steps                    sends  elements
 in parts        max(h * (k - 1), h - 1)  n - 1  (n - 1) * c // n
@@ -37,8 +37,8 @@ Alone, both have a piece for each part: its home is the owner's node, its column
 owner. Nothing comes back of a phase alone, nor of the all-gather at the end, so these sends need acknowledgement. In an
 all-reduce the result comes back to everybody who sent something that went into it.
 
-**Broadcast**: the whole goes along a chain of nodes, from one *leader* to the next, and in each node around its members.
-The root leads its node, the first member each other one.
+**Broadcast**: the whole goes along a chain of nodes, from one *leader* to the next, and in each node around its
+members. The root leads its node, the first member each other one.
 
 broadcast       steps              sends          elements
 by leaders      max(h + k - 2, 0)  min(2, n - 1)  min(2, n - 1) * c
@@ -102,35 +102,32 @@ def _parts(shape: Shape, nodes: Nodes) -> list[_Piece]:
 
 def broadcast(ranks: int, rank: int, shape: Shape) -> Program:
     """The program of ``rank``."""
-    nodes, count, root = shape.nodes_of(ranks), shape.count, shape.root
+    count = shape.count
     if count == 0:
         return Program(rank, 0, (), ())
-    home = next(node for node, members in enumerate(nodes) if root in members)
-    chain = [*nodes[home:], *nodes[:home]]
-    distance = next(node for node, members in enumerate(chain) if rank in members)
+    chain = shape.nodes_from_root(ranks)
+    distance = next(number for number, node in enumerate(chain) if rank in node)
     node = chain[distance]
-    lead = node.index(root) if distance == 0 else 0
-    place = (node.index(rank) - lead) % len(node)
+    place = node.index(rank)
     receives: list[Receive] = []
     if place:
-        receives.append(Receive(distance + place - 1, node[node.index(rank) - 1], 0, count))
+        receives.append(Receive(distance + place - 1, node[place - 1], 0, count))
     elif distance:
-        receives.append(Receive(distance - 1, root if distance == 1 else chain[distance - 1][0], 0, count))
+        receives.append(Receive(distance - 1, chain[distance - 1][0], 0, count))
     after = (0,) if receives else ()
     sends: list[Send] = []
     if place == 0 and distance < len(chain) - 1:
         sends.append(Send(distance, chain[distance + 1][0], 0, count, after, needs_ack=True))
     if place < len(node) - 1:
-        following = node[(node.index(rank) + 1) % len(node)]
-        sends.append(Send(distance + place, following, 0, count, after, needs_ack=True))
+        sends.append(Send(distance + place, node[place + 1], 0, count, after, needs_ack=True))
     return Program(rank, count, tuple(sends), tuple(receives))
 
 
 class _Weaver:
     """Puts one rank's program together, piece by piece.
 
-    Numbers of steps make names unique: ``distance`` (how many nodes the piece has been through) counts most, then the hop
-    around the node; last, which of the columns that one member keeps it is, for there are several where nodes are uneven.
+    Numbers of steps make names unique: ``distance`` (how many nodes the piece has been through) counts most, then the
+    hop around the node; last, which of the columns of one keeper it is: there are several where nodes are uneven.
     """
 
     def __init__(self, nodes: Nodes, rank: int) -> None:
@@ -182,9 +179,7 @@ class _Weaver:
             self._send(piece, step, self._keeper(piece, 1), after, needs_ack)
         return after
 
-    def gather_all(
-        self, pieces: Iterable[_Piece], complete: dict[_Piece, tuple[int, ...]], first_step: int
-    ) -> None:
+    def gather_all(self, pieces: Iterable[_Piece], complete: dict[_Piece, tuple[int, ...]], first_step: int) -> None:
         """``complete``: what a piece's first send waits for."""
         for piece in pieces:
             if piece.start < piece.stop:
