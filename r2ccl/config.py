@@ -216,11 +216,6 @@ class Settings:
         if self.share_least > 1:
             raise ConfigurationError(f"R2CCL_SHARE_LEAST={self.share_least:g} must be at most 1")
         _refuse_other_words(self)
-        if self.debug not in LOG_LEVELS or self.checksum not in ("on", "off", "auto"):
-            raise ConfigurationError(
-                f"R2CCL_DEBUG={self.debug!r} must be one of {', '.join(LOG_LEVELS)}, "
-                f"R2CCL_CHECKSUM={self.checksum!r} one of on, off, auto"
-            )
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some settings changed. Raises :class:`ConfigurationError` for a name that does not exist."""
@@ -239,7 +234,10 @@ POSITIVE: Final = (
     "evidence_s", "evidence_sigmas", "evidence_window", "evidence_confirmations", "share_least", "switch_refill_s",
 )  # fmt: skip
 #: Settings that are one of a few words.
-WORDS: Final = {"shared_memory": ("auto", "off"), "hierarchy": ("auto", "on", "off")}
+WORDS: Final = {
+    "shared_memory": ("auto", "off"), "hierarchy": ("auto", "on", "off"), "checksum": ("on", "off", "auto"),
+    "debug": tuple(LOG_LEVELS),
+}  # fmt: skip
 _BY_VARIABLE: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
     {field.metadata["variable"]: field for field in _BY_NAME.values()}
 )

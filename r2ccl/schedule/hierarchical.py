@@ -16,9 +16,9 @@ around the members of its own node.
 All transfers of a piece have its range, so pieces flow chunk by chunk, and the slow wires are busy while the fast ones
 still work.
 
-phase           steps                   sends  elements
-reduce-scatter  max(h * (k - 1), h - 1) n - 1  (n - 1) * c // n
-all-gather      max(h * (k - 1), h - 1) n - 1  (n - 1) * c // n
+phase           steps                    sends  elements
+reduce-scatter  max(h * (k - 1), h - 1)  n - 1  (n - 1) * c // n
+all-gather      max(h * (k - 1), h - 1)  n - 1  (n - 1) * c // n
 
 Per rank, for h nodes of k ranks each, n = h * k, and c elements that n divides. Of these elements (h - 1) * c // n go
 across nodes, so (h - 1) * c // h from each node in each phase; of a flat ring it is (n - 1) * c // n. The number of a
@@ -40,10 +40,10 @@ all-reduce the result comes back to everybody who sent something that went into 
 **Broadcast**: the whole goes along a chain of nodes, from one *leader* to the next, and in each node around its
 members. The root leads its node, the first member each other one.
 
-broadcast       steps              sends          elements
-by leaders      max(h + k - 2, 0)  min(2, n - 1)  min(2, n - 1) * c
+broadcast   steps      sends                        elements                           received
+by leaders  h + k - 2  min(1, h - 1) + min(1, k - 1)  (min(1, h - 1) + min(1, k - 1)) * c  min(1, n - 1) * c
 
-The most by any rank; across nodes it is c elements, by each leader but the last.
+The most by any rank. Across nodes it is c elements, from each leader but the last.
 
 Without nodes each rank is a node of its own, and all of this is the flat ring and chain.
 """
