@@ -137,11 +137,12 @@ def _reason(
 
 
 def _on_nodes(picture: Picture) -> str:
-    """Such as ``on 3 nodes (of 1 to 2 ranks)``."""
+    """Such as ``on 3 nodes of 1 to 2 ranks``."""
     if not picture.nodes:
         return ""
-    sizes = sorted({len(node) for node in picture.nodes})
-    return f" on {len(picture.nodes)} nodes (of {' to '.join(map(str, sorted({sizes[0], sizes[-1]})))} ranks)"
+    sizes = [len(node) for node in picture.nodes]
+    most, least = max(sizes), min(sizes)
+    return f" on {len(sizes)} nodes of {most if least == most else f'{least} to {most}'} ranks"
 
 
 def _ms(seconds: float) -> str:
