@@ -25,6 +25,8 @@ from r2ccl.schedule.ir import Program, Receive, Send
 
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
 PLANS_MAX = 1024
+#: Told of them: a loop of training has a few kinds of calls.
+REASONS_MAX = 16
 
 
 class Call(NamedTuple):
@@ -67,6 +69,11 @@ class Plans:
     @property
     def epoch(self) -> int:
         return self._picture.epoch
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of the latest plans, newest last: what was chosen, and against what."""
+        return [planned.reason for planned in list(self._kept.values())[-REASONS_MAX:]]
 
     def plan(self, call: Call) -> Planned:
         """The plan of a call. Raises :class:`~r2ccl.errors.UsageError` if ``op`` is not defined for the dtype."""

@@ -291,8 +291,7 @@ def _on_nodes(
     seed: int, shape: Shape, promise: Promise, faults: tuple[Fault, ...], horizon_s: float
 ) -> tuple[Shape, tuple[Fault, ...]]:
     """In some worlds all ranks share memory, in others those of each node, and lose it now and then. What is promised
-    holds all the same, but where it is that ranks do not reach each other. Drawn apart, so that all else stays as it is.
-    """
+    holds all the same, but where it is that ranks do not reach each other. Drawn apart: all else stays as it is."""
     rng = random.Random(f"node of {seed}")
     if promise in (Promise.UNREACHABLE, Promise.SPLIT):
         return shape, faults
