@@ -127,9 +127,8 @@ NOTHING = Wires(0.0, 0.0, 1)
 def only(nodes: Nodes, **wires: Wires) -> Levels:
     """Levels on which nothing costs anything but these wires."""
     real = levels(picture(nodes), 1)
-    return dataclasses.replace(
-        real, **{"alone": NOTHING, "crowded": NOTHING, "shared": NOTHING, "within": NOTHING, **wires}
-    )
+    alone, crowded, shared, within = (wires.get(kind, NOTHING) for kind in ("alone", "crowded", "shared", "within"))
+    return dataclasses.replace(real, alone=alone, crowded=crowded, shared=shared, within=within)
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
