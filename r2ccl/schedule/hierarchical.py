@@ -40,8 +40,8 @@ all-reduce the result comes back to everybody who sent something that went into 
 **Broadcast**: the whole goes along a chain of nodes, from one *leader* to the next, and in each node around its
 members. The root leads its node, the first member each other one.
 
-broadcast   steps      sends                        elements                           received
-by leaders  h + k - 2  min(1, h - 1) + min(1, k - 1)  (min(1, h - 1) + min(1, k - 1)) * c  min(1, n - 1) * c
+broadcast   steps      sends                              elements                               received
+by leaders  h + k - 2  min(1, h - 1) + min(1, k - 1)      (min(1, h - 1) + min(1, k - 1)) * c    min(1, n - 1) * c
 
 The most by any rank. Across nodes it is c elements, from each leader but the last.
 
