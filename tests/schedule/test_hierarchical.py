@@ -188,3 +188,13 @@ def test_a_thousand_ranks_on_uneven_nodes_plan_one_by_one(known: Algorithm) -> N
 def test_nodes_that_do_not_have_each_rank_once_are_refused(nodes: Nodes) -> None:
     with pytest.raises(ValueError, match="do not have each of 3 ranks once"):
         algorithm("all_reduce", "hierarchical").build(3, 0, Shape(9, nodes=nodes))
+
+
+@pytest.mark.parametrize("name", ["binomial", "chain"])
+def test_a_reduce_on_nodes_has_its_operands_node_by_node_around_the_circle_from_the_root(name: str) -> None:
+    nodes = ((0, 4), (1, 2), (3,))
+    known = algorithm("reduce", name)
+    expected = {0: [0, 4, 1, 2, 3], 1: [1, 2, 3, 0, 4], 2: [2, 1, 3, 0, 4], 3: [3, 0, 4, 1, 2], 4: [4, 0, 1, 2, 3]}
+    for root, order in expected.items():
+        shapes = [Shape(1, root, nodes=nodes)] * 5
+        assert operands(check(known.all_programs(shapes), known.means(shapes)))[root, 0] == order
