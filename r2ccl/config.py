@@ -64,6 +64,13 @@ class Settings:
     shared_memory: str = setting(
         "auto", "R2CCL_SHARED_MEMORY", "", "auto: ranks of one node use it before any NIC, where it works; off: never"
     )
+    hierarchy: str = setting(
+        "auto",
+        "R2CCL_HIERARCHY",
+        "",
+        "auto: where it should be faster, ranks of one node reduce and share among themselves what then crosses NICs "
+        "once; on: wherever there is a schedule for it; off: never",
+    )
     job: str = setting(
         "", "R2CCL_JOB", "", "name that tells jobs on the same machines apart; empty: made from the rendezvous port"
     )
@@ -208,13 +215,7 @@ class Settings:
                 raise ConfigurationError(f"{_BY_NAME[name].metadata['variable']}=0 must be positive")
         if self.share_least > 1:
             raise ConfigurationError(f"R2CCL_SHARE_LEAST={self.share_least:g} must be at most 1")
-        if self.shared_memory not in ("auto", "off"):
-            raise ConfigurationError(f"R2CCL_SHARED_MEMORY={self.shared_memory!r} must be one of auto, off")
-        if self.debug not in LOG_LEVELS or self.checksum not in ("on", "off", "auto"):
-            raise ConfigurationError(
-                f"R2CCL_DEBUG={self.debug!r} must be one of {', '.join(LOG_LEVELS)}, "
-                f"R2CCL_CHECKSUM={self.checksum!r} one of on, off, auto"
-            )
+        _refuse_other_words(self)
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some settings changed. Raises :class:`ConfigurationError` for a name that does not exist."""
@@ -232,9 +233,22 @@ _BY_NAME: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
 POSITIVE: Final = (
     "evidence_s", "evidence_sigmas", "evidence_window", "evidence_confirmations", "share_least", "switch_refill_s",
 )  # fmt: skip
+#: Settings that are one of a few words.
+WORDS: Final = {
+    "shared_memory": ("auto", "off"), "hierarchy": ("auto", "on", "off"), "checksum": ("on", "off", "auto"),
+    "debug": tuple(LOG_LEVELS),
+}  # fmt: skip
 _BY_VARIABLE: Final[Mapping[str, dataclasses.Field[Any]]] = MappingProxyType(
     {field.metadata["variable"]: field for field in _BY_NAME.values()}
 )
+
+
+def _refuse_other_words(settings: Settings) -> None:
+    for name, words in WORDS.items():
+        value = getattr(settings, name)
+        if value not in words:
+            variable = _BY_NAME[name].metadata["variable"]
+            raise ConfigurationError(f"{variable}={value!r} must be one of {', '.join(words)}")
 
 
 def _refuse_wrong_type(called: str, name: str, value: Any) -> None:

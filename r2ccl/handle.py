@@ -180,6 +180,7 @@ class Handle:
         - ``agreement``: None, or what keeps the members from the next ``epoch``: ``stage``, whose answers are
           ``missing`` (told where they are awaited, at the lowest rank), and from which operation on calls are
           ``held_from`` until it is known (None: none is).
+        - ``plans``: for the latest 16 kinds of calls planned in this epoch, in words, which algorithm, and why.
         - ``ccl_retransmit_ratio``: resent bytes / sent bytes, from 0 to 1; also in each of ``nics`` and ``peers``.
         - ``nics``, by ``nic0`` ...: ``device``, ``shares_device_with`` (other lanes over it), ``address``, ``state``
           (``up``, ``down``), ``spare``, ``speed_mbit_s`` (0: unknown), ``mtu_bytes``, and

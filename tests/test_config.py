@@ -116,7 +116,9 @@ def test_every_setting_has_a_variable_a_reason_and_is_read_as_the_type_of_its_de
     assert field.metadata["variable"].startswith("R2CCL_")
     assert len(field.metadata["why"]) > 10
     kind: type = type(field.default)
-    text = {"chunk_bytes": "4096", "checksum": "on", "debug": "INFO", "shared_memory": "off"}.get(name, "1")
+    text = {"chunk_bytes": "4096", "checksum": "on", "debug": "INFO", "shared_memory": "off", "hierarchy": "off"}.get(
+        name, "1"
+    )
     read = getattr(read_settings({field.metadata["variable"]: text})[0], name)
     assert type(read) is kind
     assert read == kind(text)
@@ -128,6 +130,7 @@ def test_every_setting_has_a_variable_a_reason_and_is_read_as_the_type_of_its_de
         {"chunk_bytes": 0},
         {"chunk_bytes": 5 << 20},
         {"checksum": "maybe"},
+        {"hierarchy": "maybe"},
         {"debug": "LOUD"},
         {"evidence_s": 0.0},
         {"evidence_sigmas": 0.0},

@@ -25,6 +25,8 @@ from r2ccl.schedule.ir import Program, Receive, Send
 
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
 PLANS_MAX = 1024
+#: Told of them: a loop of training has a few kinds of calls.
+REASONS_MAX = 16
 
 
 class Call(NamedTuple):
@@ -61,12 +63,17 @@ class Plans:
         self._messages: dict[tuple[Call, int, bool], Planned] = {}
         self._agreement = (
             f"epoch {picture.epoch}, R2CCL_CHUNK_BYTES {picture.chunk_bytes}, R2CCL_EAGER_BYTES {picture.eager_bytes}, "
-            f"{kernel_name()}"
+            f"{kernel_name()}{_nodes_in_words(picture)}"
         )
 
     @property
     def epoch(self) -> int:
         return self._picture.epoch
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of the latest plans, newest last: what was chosen, and against what."""
+        return [planned.reason for planned in list(self._kept.values())[-REASONS_MAX:]]
 
     def plan(self, call: Call) -> Planned:
         """The plan of a call. Raises :class:`~r2ccl.errors.UsageError` if ``op`` is not defined for the dtype."""
@@ -198,6 +205,14 @@ def _in_elements(span: memory.Span) -> Placed:
 
 def _copies(copies: Iterable[memory.Copy]) -> tuple[tuple[Placed, Placed], ...]:
     return tuple((_in_elements(copy.source), _in_elements(copy.target)) for copy in copies)
+
+
+def _nodes_in_words(picture: Picture) -> str:
+    if not picture.nodes:
+        return ""
+    hierarchy = "on" if picture.insists else "auto"
+    digest = zlib.crc32(str((picture.nodes, picture.sharers)).encode())
+    return f", R2CCL_HIERARCHY {hierarchy}, {len(picture.nodes)} nodes {digest:08x}"
 
 
 #: Longer lists of parts are told by a digest.

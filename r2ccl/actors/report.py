@@ -102,7 +102,7 @@ def stats(runtime: Runtime, numbering: Numbering, rank: int, size: int, epochs: 
         "running": len(numbering.running),
         "waiting": len(numbering.waiting),
     }
-    agreed = {"epoch": epochs.newest.epoch, "agreement": epochs.waiting}
+    agreed = {"epoch": epochs.newest.epoch, "agreement": epochs.waiting, "plans": epochs.newest.reasons}
     return {"rank": rank, "size": size, **agreed, "operations": operations, **_network(runtime)}
 
 

@@ -3,6 +3,7 @@
 The algorithm is the one that the cost model expects to be fastest among those that are allowed. Some rules are no
 matter of cost: what sends from copies is never used above the eager limit; neither is the direct reduce-scatter, whose
 receivers keep what comes out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes.
+Hierarchical schedules there are only where some ranks share a node and others do not; costs come from ``levels`` then.
 
 The size of chunks:
 
@@ -19,10 +20,12 @@ Sizes are multiples of 4 KiB, or of the item where the item doesn't divide that,
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from r2ccl.config import KIB
 from r2ccl.planner.cost import Wires, cost_s
+from r2ccl.planner.levels import cost_on_levels_s, levels
 from r2ccl.planner.picture import Picture
 from r2ccl.planner.requests import CollectiveKind, Request
 from r2ccl.schedule.algorithms import ALGORITHMS, Algorithm, algorithm
@@ -41,6 +44,8 @@ class Choice:
     chunk_bytes: int
     #: For people: what was compared.
     reason: str
+    #: The ranks of each node, for the schedule; empty: all the same.
+    nodes: tuple[tuple[int, ...], ...] = ()
 
 
 def choose(request: Request, ranks: int, picture: Picture) -> Choice:
@@ -50,43 +55,46 @@ def choose(request: Request, ranks: int, picture: Picture) -> Choice:
     if not 0 <= request.root < ranks:
         raise ValueError(f"root {request.root} of {ranks} ranks")
     expected = {
-        candidate.name: cost_s(
-            candidate.collective,
-            candidate.name,
-            ranks,
-            request.payload_bytes,
-            _wires(candidate, request, ranks, picture),
-        )
-        for candidate in _allowed(request, picture)
+        candidate.name: _expected_s(candidate, request, ranks, picture) for candidate in _allowed(request, picture)
     }
     # Of equals the later one: the list goes from few steps to few bytes, and with two ranks the ring is
     # halving-doubling that forwards by chunk.
     fastest = min(reversed(expected), key=lambda name: expected[name])
     chunk_bytes = _chunk_bytes(algorithm(request.kind.value, fastest), request, ranks, picture)
-    return Choice(fastest, chunk_bytes, _reason(request, ranks, picture, expected, fastest, chunk_bytes))
+    reason = _reason(request, ranks, picture, expected, fastest, chunk_bytes)
+    return Choice(fastest, chunk_bytes, reason, picture.nodes)
 
 
 def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
     """The chosen algorithm's program of one rank."""
-    return algorithm(request.kind.value, choice.algorithm).build(ranks, rank, request.shape)
+    shape = dataclasses.replace(request.shape, nodes=choice.nodes)
+    return algorithm(request.kind.value, choice.algorithm).build(ranks, rank, shape)
 
 
 def _allowed(request: Request, picture: Picture) -> list[Algorithm]:
     is_small = request.payload_bytes <= picture.eager_bytes and not request.uneven
-    return [
+    allowed = [
         known
         for known in ALGORITHMS
-        if known.collective == request.kind.value and (is_small or not _is_for_small_only(known))
+        if known.collective == request.kind.value
+        and (is_small or not _is_for_small_only(known))
+        and (picture.nodes or known.name != "hierarchical")
     ]
+    insisted = [known for known in allowed if picture.insists and known.name == "hierarchical"]
+    return insisted or allowed
 
 
 def _is_for_small_only(known: Algorithm) -> bool:
     return known.sends_from_copies or (known.collective, known.name) == ("reduce_scatter", "direct")
 
 
-def _wires(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> Wires:
+def _expected_s(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> float:
     chunk_bytes = _chunk_bytes(candidate, request, ranks, picture)
-    return Wires(picture.latency_s, 1 / picture.rank_bandwidth_bytes_s, chunk_bytes)
+    collective, name, payload_bytes = candidate.collective, candidate.name, request.payload_bytes
+    if picture.nodes:
+        return cost_on_levels_s(collective, name, ranks, payload_bytes, levels(picture, chunk_bytes))
+    wires = Wires(picture.latency_s, 1 / picture.rank_bandwidth_bytes_s, chunk_bytes)
+    return cost_s(collective, name, ranks, payload_bytes, wires)
 
 
 def largest_chunk_bytes(picture: Picture) -> int:
@@ -98,8 +106,7 @@ def largest_chunk_bytes(picture: Picture) -> int:
 def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> int:
     wanted = largest_chunk_bytes(picture)
     if not request.uneven:
-        in_parts = candidate.name in ("ring", "direct")
-        transfer_bytes = request.payload_bytes // ranks if in_parts else request.payload_bytes
+        transfer_bytes = request.payload_bytes // _pieces(candidate, ranks, picture)
         by_number = -(-transfer_bytes // max(len(nics) for nics in picture.nics))
         by_number = -(-by_number // PAGE_BYTES) * PAGE_BYTES
         wanted = min(wanted, max(CHUNK_BYTES_MIN, by_number))
@@ -107,17 +114,35 @@ def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Pi
     return max(granule, wanted // granule * granule)
 
 
+def _pieces(candidate: Algorithm, ranks: int, picture: Picture) -> int:
+    """Into how many transfers the payload is cut."""
+    if candidate.name == "hierarchical":
+        columns = max(map(len, picture.nodes))
+        return {"all_reduce": len(picture.nodes) * columns, "broadcast": 1}.get(candidate.collective, ranks)
+    return ranks if candidate.name in ("ring", "direct") else 1
+
+
 def _reason(
     request: Request, ranks: int, picture: Picture, expected: dict[str, float], fastest: str, chunk_bytes: int
 ) -> str:
     others = [f"{name} {_ms(seconds)}" for name, seconds in expected.items() if name != fastest]
-    text = f"{request.kind.value} of {request.payload_bytes} bytes over {ranks} ranks in epoch {picture.epoch}: "
+    text = f"{request.kind.value} of {request.payload_bytes} bytes over {ranks} ranks{_on_nodes(picture)} "
+    text += f"in epoch {picture.epoch}: "
     text += f"{fastest} {_ms(expected[fastest])}"
     if others:
         text += f", against {', '.join(others)}"
     if request.kind is CollectiveKind.ALL_REDUCE and "recursive_doubling" not in expected:
         text += f"; recursive_doubling sends from copies, so only up to {picture.eager_bytes} bytes"
     return f"{text}; chunks of {chunk_bytes} bytes"
+
+
+def _on_nodes(picture: Picture) -> str:
+    """Such as ``on 3 nodes of 1 to 2 ranks``."""
+    if not picture.nodes:
+        return ""
+    sizes = [len(node) for node in picture.nodes]
+    most, least = max(sizes), min(sizes)
+    return f" on {len(sizes)} nodes of {most if least == most else f'{least} to {most}'} ranks"
 
 
 def _ms(seconds: float) -> str:

@@ -40,8 +40,19 @@ class Picture:
     chunk_bytes: int = 256 * KIB
     #: The largest message that may go out from a copy.
     eager_bytes: int = 64 * KIB
+    #: The ranks of each node, if there are several nodes and some rank is not alone on its own; else empty.
+    nodes: tuple[tuple[int, ...], ...] = ()
+    #: By rank: how many ranks of its node send by the same interfaces, itself among them. Empty where ``nodes`` is.
+    sharers: tuple[int, ...] = ()
+    #: The setting R2CCL_HIERARCHY is "on": hierarchical schedules are used wherever there are some.
+    insists: bool = False
 
     def __post_init__(self) -> None:
+        if self.nodes and (
+            sorted(rank for node in self.nodes for rank in node) != list(range(len(self.nics)))
+            or len(self.sharers) != len(self.nics)
+        ):
+            raise ValueError(f"nodes {self.nodes}, sharers {self.sharers} do not fit {len(self.nics)} ranks")
         for rank, nics in enumerate(self.nics):
             if not nics or any(nic.bandwidth_bytes_s <= 0 for nic in nics):
                 raise ValueError(f"rank {rank} has no NIC that carries anything, or one without bandwidth")
@@ -57,6 +68,12 @@ class Picture:
         return min(sum(nic.bandwidth_bytes_s for nic in nics) for nics in self.nics)
 
     @property
+    def node_bandwidth_bytes_s(self) -> float:
+        """Of the node that has the least, over all its interfaces, each counted once. Needs ``nodes``."""
+        own = [sum(nic.bandwidth_bytes_s for nic in nics) for nics in self.nics]
+        return min(sum(own[rank] / self.sharers[rank] for rank in node) for node in self.nodes)
+
+    @property
     def slowest_nic_bytes_s(self) -> float:
         return min(nic.bandwidth_bytes_s for nics in self.nics for nic in nics)
 
@@ -66,10 +83,29 @@ def announced_bandwidth(nic: Nic) -> float:
     return nic.speed_mbit_s * _BYTES_S_PER_MBIT_S if nic.speed_mbit_s else DEFAULT_BANDWIDTH_BYTES_S
 
 
-def first_picture(book: Sequence[Member], chunk_bytes: int, eager_bytes: int) -> Picture:
-    """The picture of epoch 0, from what the members announced."""
+def first_picture(book: Sequence[Member], chunk_bytes: int, eager_bytes: int, hierarchy: str = "auto") -> Picture:
+    """The picture of epoch 0, from what the members announced. ``hierarchy``: the setting R2CCL_HIERARCHY."""
     nics = tuple(tuple(NicEstimate(announced_bandwidth(nic)) for nic in member.carrying) for member in book)
-    return Picture(0, nics, chunk_bytes, eager_bytes)
+    nodes = _nodes(book) if hierarchy != "off" else ()
+    sharers = _sharers(book, nodes)
+    return Picture(0, nics, chunk_bytes, eager_bytes, nodes, sharers, hierarchy == "on")
+
+
+def _nodes(book: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
+    """Places in the book by node, in the order of their first."""
+    by_node: dict[str, list[int]] = {}
+    for place, member in enumerate(book):
+        by_node.setdefault(member.node, []).append(place)
+    return tuple(tuple(node) for node in by_node.values()) if 1 < len(by_node) < len(book) else ()
+
+
+def _sharers(book: Sequence[Member], nodes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    sharers = [1] * len(book) if nodes else []
+    for node in nodes:
+        interfaces = [{(nic.name, nic.endpoint.host) for nic in book[place].carrying} for place in node]
+        for place, own in zip(node, interfaces, strict=True):
+            sharers[place] = sum(not own.isdisjoint(others) for others in interfaces)
+    return tuple(sharers)
 
 
 def later_picture(first: Picture, epoch: int, reported: Sequence[Sequence[float | None]]) -> Picture:

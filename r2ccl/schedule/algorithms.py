@@ -14,6 +14,7 @@ from r2ccl.schedule import (
     bruck,
     direct,
     halving_doubling,
+    hierarchical,
     recursive_doubling,
     reduce,
     ring,
@@ -47,6 +48,10 @@ class Algorithm:
             raise ValueError(f"{self.collective} of {ranks} ranks has {len(shape.parts)} parts")
         if self.collective == "all_to_all" and len(shape.out_parts) != ranks:
             raise ValueError(f"all_to_all of {ranks} ranks receives from {len(shape.out_parts)}")
+        if shape.nodes and sorted(rank for node in shape.nodes for rank in node) != list(range(ranks)):
+            raise ValueError(
+                f"nodes of {[len(node) for node in shape.nodes]} ranks do not have each of {ranks} ranks once"
+            )
         return self.program(ranks, rank, shape)
 
     def all_programs(self, shapes: Sequence[Shape]) -> list[Program]:
@@ -103,16 +108,20 @@ def _meaning_of_all_to_all(shapes: Sequence[Shape]) -> semantics.Collective:
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm("all_reduce", "recursive_doubling", recursive_doubling.all_reduce, sends_from_copies=True),
+    Algorithm("all_reduce", "hierarchical", hierarchical.all_reduce),
     Algorithm("all_reduce", "halving_doubling", halving_doubling.all_reduce),
     Algorithm("all_reduce", "ring", ring.all_reduce),
+    Algorithm("broadcast", "hierarchical", hierarchical.broadcast),
     Algorithm("broadcast", "binomial", broadcast.binomial),
     Algorithm("broadcast", "chain", broadcast.chain),
     Algorithm("barrier", "dissemination", barrier.dissemination),
     Algorithm("reduce", "binomial", reduce.binomial),
     Algorithm("reduce", "chain", reduce.chain),
     Algorithm("all_gather", "bruck", bruck.all_gather, sends_from_copies=True),
+    Algorithm("all_gather", "hierarchical", hierarchical.all_gather),
     Algorithm("all_gather", "ring", ring.all_gather),
     Algorithm("reduce_scatter", "direct", direct.reduce_scatter),
+    Algorithm("reduce_scatter", "hierarchical", hierarchical.reduce_scatter),
     Algorithm("reduce_scatter", "ring", ring.reduce_scatter),
     Algorithm("gather", "binomial", subtrees.gather, sends_from_copies=True),
     Algorithm("gather", "direct", direct.gather),

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 #: [start, stop) in positions.
 Segment = tuple[int, int]
@@ -41,6 +41,8 @@ class Shape:
     #: all_to_all: the distance between blocks. It need be the same on all ranks only where their programs are compared;
     #: 0: the largest block that this rank sends or receives.
     stride: int = 0
+    #: The ranks of each node, in order; empty: every rank is on a node of its own, or it does not matter.
+    nodes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.count, self.root, self.stride, *self.parts, *self.out_parts) < 0:
@@ -66,6 +68,23 @@ class Shape:
     def block_stride(self) -> int:
         """all_to_all: how far apart blocks lie. The one from i to j is at ``(i * ranks + j) * block_stride``."""
         return self.stride or max(self.parts + self.out_parts, default=0)
+
+    def nodes_of(self, ranks: int) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node; without nodes each is alone on its own."""
+        return self.nodes or tuple((rank,) for rank in range(ranks))
+
+    def nodes_from_root(self, ranks: int) -> tuple[tuple[int, ...], ...]:
+        """The nodes around the circle from the root's on, which begins with the root."""
+        nodes = self.nodes_of(ranks)
+        home = next(number for number, node in enumerate(nodes) if self.root in node)
+        first = nodes[home].index(self.root)
+        return ((*nodes[home][first:], *nodes[home][:first]), *nodes[home + 1 :], *nodes[:home])
+
+    def from_root(self, ranks: int) -> Sequence[int]:
+        """All ranks around the circle from the root on; node by node."""
+        if not self.nodes:
+            return [*range(self.root, ranks), *range(self.root)]
+        return [*chain.from_iterable(self.nodes_from_root(ranks))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Reduce to a root, by a binomial tree for small messages and along a chain for large ones.
 
-Places are counted from the root: place = (rank - root) mod n. All forward chunk by chunk what they have reduced.
+Places are counted from the root: place = (rank - root) mod n; where ranks share nodes, node by node from the root's on.
+All forward chunk by chunk what they have reduced.
 
 **Binomial tree**: in each step half of those who still hold something give it to the other half: first neighbours, then
 ranks two places apart, and so on. Few steps, but the root takes in a message in each of them.
@@ -30,7 +31,8 @@ def binomial(ranks: int, rank: int, shape: Shape) -> Program:
     count = shape.count
     if count == 0:
         return Program(rank, 0, (), ())
-    place = (rank - shape.root) % ranks
+    order = shape.from_root(ranks)
+    place = order.index(rank)
     rounds = (ranks - 1).bit_length()
     # The round in which the block is complete and leaves: the number of zeros behind the place's last one.
     leaves_in = (place & -place).bit_length() - 1 if place else rounds
@@ -39,10 +41,9 @@ def binomial(ranks: int, rank: int, shape: Shape) -> Program:
         distance = 1 << step
         if place + distance < ranks:
             after = (len(receives) - 1,) if receives else ()
-            receives.append(Receive(step, (rank + distance) % ranks, 0, count, reduce=True, after=after))
+            receives.append(Receive(step, order[place + distance], 0, count, reduce=True, after=after))
     after = (len(receives) - 1,) if receives else ()
-    parent = (rank - (1 << leaves_in)) % ranks
-    sends = (Send(leaves_in, parent, 0, count, after, needs_ack=True),) if place else ()
+    sends = (Send(leaves_in, order[place - (1 << leaves_in)], 0, count, after, needs_ack=True),) if place else ()
     return Program(rank, count, sends, tuple(receives))
 
 
@@ -51,9 +52,10 @@ def chain(ranks: int, rank: int, shape: Shape) -> Program:
     count = shape.count
     if count == 0:
         return Program(rank, 0, (), ())
-    place = (rank - shape.root) % ranks
+    order = shape.from_root(ranks)
+    place = order.index(rank)
     step = ranks - 1 - place
-    receives = (Receive(step - 1, (rank + 1) % ranks, 0, count, reduce=True),) if place < ranks - 1 else ()
+    receives = (Receive(step - 1, order[place + 1], 0, count, reduce=True),) if place < ranks - 1 else ()
     after = (0,) if receives else ()
-    sends = (Send(step, (rank - 1) % ranks, 0, count, after, needs_ack=True),) if place else ()
+    sends = (Send(step, order[place - 1], 0, count, after, needs_ack=True),) if place else ()
     return Program(rank, count, sends, receives)

@@ -31,6 +31,8 @@ all-gather      steps  sends  elements
 around          n - 1  n - 1  (n - 1) * c // n
 
 Per rank, for n equal parts of c elements together.
+
+Where ranks share nodes the circle goes from node to node, so that only one wire leads into each node and one out of it.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ from r2ccl.schedule.ir import Program, Receive, Send, Shape, segments, spans
 
 
 def all_reduce(ranks: int, rank: int, shape: Shape, order: tuple[int, ...] | None = None) -> Program:
-    """The program of ``rank``. ``order`` lists the ranks as they stand in the circle; without it, by number."""
-    here, before, behind = _place(ranks, rank, order)
+    """The program of ``rank``. ``order`` lists the ranks as they stand in the circle; without it, node by node."""
+    here, before, behind = _place(ranks, rank, _node_by_node(shape) if order is None else order)
     cut = segments(shape.count, ranks)
     sends: list[Send] = []
     receives: list[Receive] = []
@@ -61,36 +63,46 @@ def all_reduce(ranks: int, rank: int, shape: Shape, order: tuple[int, ...] | Non
 
 def reduce_scatter(ranks: int, rank: int, shape: Shape) -> Program:
     """The program of ``rank``."""
-    return _around(ranks, rank, shape, first=rank - 1, reduce=True)
+    return _around(ranks, rank, shape, behind=1, reduce=True)
 
 
 def all_gather(ranks: int, rank: int, shape: Shape) -> Program:
     """The program of ``rank``."""
-    return _around(ranks, rank, shape, first=rank, reduce=False)
+    return _around(ranks, rank, shape, behind=0, reduce=False)
 
 
-def _around(ranks: int, rank: int, shape: Shape, first: int, reduce: bool) -> Program:
-    """Each rank sends part ``first`` and then what it received in the step before."""
+def _around(ranks: int, rank: int, shape: Shape, behind: int, reduce: bool) -> Program:
+    """Each rank sends the part of the rank so many places before it, and then what it received in the step before."""
+    order = _node_by_node(shape)
+    here, before, following = _place(ranks, rank, order)
     cut = spans(shape.parts)
+    if order:
+        cut = [cut[owner] for owner in order]
+    first = here - behind
     sends: list[Send] = []
     receives: list[Receive] = []
     forwarded: tuple[int, ...] = ()
     for step in range(ranks - 1):
         start, stop = cut[(first - step) % ranks]
         if stop > start:
-            sends.append(Send(step, (rank + 1) % ranks, start, stop, forwarded, needs_ack=True))
+            sends.append(Send(step, following, start, stop, forwarded, needs_ack=True))
         start, stop = cut[(first - step - 1) % ranks]
         if stop > start:
             forwarded = (len(receives),)
-            receives.append(Receive(step, (rank - 1) % ranks, start, stop, reduce=reduce, received_first=reduce))
+            receives.append(Receive(step, before, start, stop, reduce=reduce, received_first=reduce))
     return Program(rank, shape.count, tuple(sends), tuple(receives))
 
 
-def _place(ranks: int, rank: int, order: tuple[int, ...] | None) -> tuple[int, int, int]:
+def _place(ranks: int, rank: int, order: tuple[int, ...]) -> tuple[int, int, int]:
     """Where the rank stands, and the ranks before and behind it."""
-    if order is None:
+    if not order:
         return rank, (rank - 1) % ranks, (rank + 1) % ranks
     if sorted(order) != list(range(ranks)):
         raise ValueError(f"{order} is no order of {ranks} ranks")
     here = order.index(rank)
     return here, order[here - 1], order[(here + 1) % ranks]
+
+
+def _node_by_node(shape: Shape) -> tuple[int, ...]:
+    """The circle in which the ranks of a node stand together; empty: by number."""
+    return tuple(rank for node in shape.nodes for rank in node)

@@ -41,6 +41,8 @@ LASTING_S = 2.0
 ONE_SIDED_EVERY = 3
 #: Of the others, as far as their ranks reach one another: in so many all ranks share memory.
 ONE_NODE_SHARE = 0.3
+#: Of the rest, also of one-sided ones, so many have several nodes with several ranks.
+NODES_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class Scenario:
             f"seed {self.seed}: {self.promise.value}; {shape.ranks} ranks x {shape.nics} NICs + {shape.spares} spares"
             + (", one-sided" if shape.one_sided else "")
             + (", rails apart" if shape.model.rails_apart else "")
-            + (", all on one node" if shape.one_node else ""),
+            + (", all on one node" if shape.one_node else "")
+            + (f", nodes {shape.nodes}" if shape.nodes else ""),
             f"  settings: {', '.join(changed)}",
             f"  model: {shape.model}",
         ]
@@ -187,7 +190,7 @@ def draw(seed: int, one_sided: bool = False) -> Scenario:
     if promise is Promise.LATE:
         late, groups[0] = _late(seed, groups[0])
     faults = draw_faults(rng, shape, promise, horizon_s, lasting)
-    shape, faults = _on_one_node(seed, shape, promise, faults, horizon_s)
+    shape, faults = _on_nodes(seed, shape, promise, faults, horizon_s)
     ends = [fault.until_s for fault in faults if fault.until_s != FOREVER]
     scenario = Scenario(seed, promise, shape, tuple(groups), faults, max([horizon_s, *ends]), late=late)
     return dataclasses.replace(scenario, aftermath=draw_aftermath(seed, shape)) if promise.ends_badly else scenario
@@ -284,25 +287,35 @@ def _with_paths(seed: int, shape: Shape) -> Shape:
     )
 
 
-def _on_one_node(
+def _on_nodes(
     seed: int, shape: Shape, promise: Promise, faults: tuple[Fault, ...], horizon_s: float
 ) -> tuple[Shape, tuple[Fault, ...]]:
-    """In some worlds all ranks share memory, and lose it now and then. What is promised holds all the same, but where
-    it is that ranks do not reach each other. Drawn apart, so that all else stays as it is."""
+    """In some worlds all ranks share memory, in others those of each node, and lose it now and then. What is promised
+    holds all the same, but where it is that ranks do not reach each other. Drawn apart: all else stays as it is."""
     rng = random.Random(f"node of {seed}")
-    if promise in (Promise.UNREACHABLE, Promise.SPLIT) or shape.one_sided or rng.random() >= ONE_NODE_SHARE:
+    if promise in (Promise.UNREACHABLE, Promise.SPLIT):
         return shape, faults
-    pairs = list(itertools.combinations(range(shape.ranks), 2))
+    if shape.one_sided or rng.random() >= ONE_NODE_SHARE:
+        rng = random.Random(f"nodes of {seed}")
+        if shape.ranks < 3 or rng.random() >= NODES_SHARE:
+            return shape, faults
+        nodes = [rng.randrange(rng.randint(2, 3)) for _ in range(shape.ranks)]
+        settings = shape.settings.replace(hierarchy=rng.choice(("on", "auto")))
+        shape = dataclasses.replace(
+            shape, nodes=tuple(sorted(nodes) if rng.random() < 0.5 else nodes), settings=settings
+        )
+    else:
+        shape = dataclasses.replace(shape, one_node=True)
+    pairs = [(a, b) for a, b in itertools.combinations(range(shape.ranks), 2) if shape.node(a) == shape.node(b)]
     lost: list[Fault] = []
-    for one, other in rng.sample(pairs, rng.randint(0, min(4, len(pairs)))):
+    for one, other in rng.sample(pairs, rng.randint(0, min(4, len(pairs)))) if shape.shares_memory else []:
         kind = rng.choice((FaultKind.SILENT_LINK, FaultKind.SILENT_DIRECTION))
         at_s = rng.uniform(0, horizon_s)
         lost.append(Fault(kind, at_s, at_s + 10 ** rng.uniform(-2.5, 0.4), (one, SHARED_NIC), (other, SHARED_NIC)))
-    every = sorted((*faults, *lost), key=lambda fault: fault.at_s)
-    settings = shape.settings
     if any(fault.kind is FaultKind.CORRUPT for fault in faults):
-        settings = settings.replace(checksum="on")  # a node's own wires, which are memory, are trusted otherwise
-    return dataclasses.replace(shape, one_node=True, settings=settings), tuple(every)
+        # A node's own wires, which are memory, are trusted otherwise.
+        shape = dataclasses.replace(shape, settings=shape.settings.replace(checksum="on"))
+    return shape, tuple(sorted((*faults, *lost), key=lambda fault: fault.at_s))
 
 
 def _relays(rng: random.Random, settings: Settings) -> Settings:

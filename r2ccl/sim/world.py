@@ -40,6 +40,18 @@ class Shape:
     model: Model = dataclasses.field(default_factory=Model)
     #: All ranks are on one node, and share memory.
     one_node: bool = False
+    #: By rank its node, where some share one: also memory, unless their NICs are one-sided. Empty: nobody does.
+    nodes: tuple[int, ...] = ()
+
+    @property
+    def shares_memory(self) -> bool:
+        return self.one_node or (bool(self.nodes) and not self.one_sided)
+
+    def node(self, rank: int) -> str:
+        """The name of its node."""
+        if self.one_node:
+            return "node"
+        return f"node{self.nodes[rank] if self.nodes else rank}"
 
     def joins(self, own_nic: int, peers_nic: int) -> bool:
         """Is there a route between two NICs with these indices?"""
@@ -63,10 +75,10 @@ class World:
         self.fabric = Fabric(self.loop, self.random.random, shape.model)
         self._make_log = make_log or (lambda _: EventLog(self.clock))
         devices = [self._devices(rank) for rank in range(shape.ranks)]
-        self._memories = [self._memory(rank) for rank in range(shape.ranks)] if shape.one_node else []
+        self._memories = [self._memory(rank) for rank in range(shape.ranks)] if shape.shares_memory else []
         self._memory_endpoints = {(rank, SHARED_NIC): device.reserve() for rank, device in enumerate(self._memories)}
         self.members = tuple(
-            Member(rank, rank + 1, self._node(rank), tuple(self._announced(device) for device in devices[rank]))
+            Member(rank, rank + 1, shape.node(rank), tuple(self._announced(device) for device in devices[rank]))
             for rank in range(shape.ranks)
         )
         self.runtimes = [self._runtime(rank, devices[rank]) for rank in range(shape.ranks)]
@@ -83,9 +95,6 @@ class World:
     def _memory(self, rank: int) -> Device:
         nic = Nic(SHARED_NIC, "memory", Endpoint("memory", f"rank{rank}", SHARED_NIC))
         return self.fabric.device(nic, rank, rank + 1)
-
-    def _node(self, rank: int) -> str:
-        return "node" if self.shape.one_node else f"node{rank}"
 
     @staticmethod
     def _announced(device: Device) -> Nic:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -277,15 +277,24 @@ def loopback(
 
 @contextmanager
 def on_hosts(
-    lab: Lab, directory: Path, *, spare_nics: int = 0, env: Mapping[str, str] | None = None
+    lab: Lab,
+    directory: Path,
+    *,
+    spare_nics: int = 0,
+    env: Mapping[str, str] | None = None,
+    places: Sequence[int] | None = None,
 ) -> Iterator[Ranks]:
-    """One rank on each host of a lab."""
+    """One rank on each host of a lab; or each on the host that ``places`` has for it."""
+    hosts = range(lab.hosts) if places is None else places
 
     def start(rank: int, argv: list[str], environ: dict[str, str], **options: Any) -> subprocess.Popen[str]:
-        return lab.popen(rank, argv, env={**lab.environment(rank, spare_nics), **environ}, **options)
+        own = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "LOCAL_RANK": str(hosts[:rank].count(hosts[rank]))}
+        return lab.popen(
+            hosts[rank], argv, env={**lab.environment(hosts[rank], spare_nics), **own, **environ}, **options
+        )
 
     with Ranks() as ranks:
-        for rank in range(lab.hosts):
+        for rank in range(len(hosts)):
             start_rank(ranks, start, rank, directory, "uvloop", dict(env or {}))
         yield ranks
 

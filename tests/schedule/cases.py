@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 
@@ -46,6 +47,27 @@ def from_parts(known: Algorithm, parts: Sequence[int], root: int = 0) -> list[Sh
         Shape.in_blocks(rows[rank], [row[rank] for row in rows], stride=max(max(row) for row in rows))
         for rank in range(ranks)
     ]
+
+
+#: Even and uneven nodes, ranks in order and not; the last is one node alone.
+LAYOUTS: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((0, 1), (2, 3)),
+    ((0, 1, 2), (3,)),
+    ((0,), (1, 2, 3)),
+    ((0, 2), (1, 3)),
+    ((0, 1), (2, 3), (4,)),
+    ((0, 1, 2), (3, 4)),
+    ((0, 1, 2, 3, 4), (5, 6)),
+    ((0, 3, 5), (1,), (2, 4, 6, 7)),
+    ((0, 1, 2), (3, 4, 5), (6, 7, 8)),
+    tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4)),
+    ((0, 1, 2),),
+)
+
+
+def on_nodes(shapes: Sequence[Shape], nodes: tuple[tuple[int, ...], ...]) -> list[Shape]:
+    """The same, for ranks that share nodes."""
+    return [dataclasses.replace(shape, nodes=nodes) for shape in shapes]
 
 
 def cases(known: Algorithm, ranks: int, root: int = 0) -> Iterator[list[Shape]]:

@@ -17,6 +17,7 @@ from r2ccl.schedule import (
     bruck,
     direct,
     halving_doubling,
+    hierarchical,
     recursive_doubling,
     reduce,
     ring,
@@ -24,10 +25,14 @@ from r2ccl.schedule import (
 )
 from r2ccl.schedule.algorithms import ALGORITHMS, algorithm
 from r2ccl.schedule.ir import Receive, Send
-from tests.schedule.cases import even
+from tests.schedule.cases import even, on_nodes
 
 DOCUMENTED: dict[tuple[str, str], tuple[ModuleType, str]] = {
     ("all_reduce", "ring"): (ring, "phase"),
+    ("all_reduce", "hierarchical"): (hierarchical, "phase"),
+    ("reduce_scatter", "hierarchical"): (hierarchical, "reduce-scatter"),
+    ("all_gather", "hierarchical"): (hierarchical, "all-gather"),
+    ("broadcast", "hierarchical"): (hierarchical, "broadcast"),
     ("all_reduce", "halving_doubling"): (halving_doubling, "phase"),
     ("all_reduce", "recursive_doubling"): (recursive_doubling, "phase"),
     ("broadcast", "binomial"): (broadcast, "binomial"),
@@ -51,8 +56,9 @@ by_name = pytest.mark.parametrize(("collective", "name"), DOCUMENTED)
 
 @dataclass(frozen=True)
 class Phase:
-    """A row of a table: formulas in n (ranks), p (the largest power of two within n), c (elements) and m (elements of a
-    part or block). The elements that are received are given only where they differ from those that are sent."""
+    """A row of a table: formulas in n (ranks), p (the largest power of two within n), h and k (nodes, and ranks of
+    each), c (elements) and m (elements of a part or block). The elements that are received are given only where they
+    differ from those that are sent."""
 
     steps: str
     sends: str
@@ -76,8 +82,8 @@ def table(collective: str, name: str) -> list[Phase]:
     return phases
 
 
-def value(formula: str, ranks: int, count: int, part: int) -> int:
-    names = {"n": ranks, "p": 1 << ranks.bit_length() - 1, "c": count, "m": part}
+def value(formula: str, ranks: int, count: int, part: int, per_node: int = 1) -> int:
+    names = {"n": ranks, "p": 1 << ranks.bit_length() - 1, "c": count, "m": part, "h": ranks // per_node, "k": per_node}
     functions = {"min": min, "max": max, "sum": sum, "range": range, "ceil": math.ceil, "log2": math.log2}
     result = eval(formula, {"__builtins__": {}, **names, **functions})  # our own docstring
     assert result == int(result)
@@ -96,13 +102,30 @@ def test_every_algorithm_has_a_table() -> None:
 @by_name
 @pytest.mark.parametrize("ranks", range(1, 18))
 def test_the_table_says_what_the_programs_do(collective: str, name: str, ranks: int) -> None:
+    compare_with_table(collective, name, ranks, 1)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
+@pytest.mark.parametrize("nodes", range(1, 6))
+@pytest.mark.parametrize("per_node", range(1, 5))
+def test_the_table_of_hierarchical_schedules_says_what_they_do_on_nodes(
+    collective: str, nodes: int, per_node: int
+) -> None:
+    compare_with_table(collective, "hierarchical", nodes * per_node, per_node)
+
+
+def compare_with_table(collective: str, name: str, ranks: int, per_node: int) -> None:
     known = algorithm(collective, name)
     count = 0 if collective == "barrier" else 16 * ranks
     phases = [
-        [value(formula, ranks, count, 16) for formula in (phase.steps, phase.sends, phase.elements, phase.received)]
+        [
+            value(formula, ranks, count, 16, per_node)
+            for formula in (phase.steps, phase.sends, phase.elements, phase.received)
+        ]
         for phase in table(collective, name)
     ]
-    programs = known.all_programs(even(known, ranks, count))
+    nodes = tuple(tuple(range(first, first + per_node)) for first in range(0, ranks, per_node)) if per_node > 1 else ()
+    programs = known.all_programs(on_nodes(even(known, ranks, count), nodes))
     ends = list(accumulate(steps for steps, *_ in phases))
     assert {send.step for program in programs for send in program.sends} == set(range(ends[-1]))
     for (_, sends, sent, received), begin, end in zip(phases, [0, *ends], ends, strict=False):

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from r2ccl.ids import SHARED_NIC
 from r2ccl.reduction import Op
 from r2ccl.sim.calls import DTYPES, Kind, Message, moved_elements
 from r2ccl.sim.faults import BREAKING, FOREVER, FaultKind, Promise
@@ -34,6 +35,23 @@ def test_three_hundred_seeds_draw_all_there_is() -> None:
     ways = {(call.kind, bool(call.parts), call.in_place) for call in calls if call.kind in cut}
     assert ways == set(itertools.product(cut, (False, True), (False, True)))
     assert {bool(call.blocks) for call in calls if call.kind is Kind.ALL_TO_ALL} == {False, True}
+
+
+def test_three_hundred_seeds_draw_nodes_of_all_sorts_and_the_loss_of_their_memory() -> None:
+    on_nodes = [scenario for scenario in SCENARIOS if scenario.shape.nodes]
+    assert len(on_nodes) > 30
+    assert not any(scenario.shape.one_node for scenario in on_nodes)
+    assert {scenario.shape.settings.hierarchy for scenario in on_nodes} == {"on", "auto"}
+    assert {scenario.shape.one_sided for scenario in on_nodes} == {True, False}
+    assert {list(scenario.shape.nodes) == sorted(scenario.shape.nodes) for scenario in on_nodes} == {True, False}
+    lost = [
+        (scenario.shape, fault.one[0], fault.other[0])
+        for scenario in on_nodes
+        for fault in scenario.faults
+        if fault.one[1] == SHARED_NIC and fault.other is not None
+    ]
+    assert len(lost) > 30
+    assert all(shape.node(one) == shape.node(other) and shape.shares_memory for shape, one, other in lost)
 
 
 def test_three_hundred_seeds_draw_groups_of_all_sorts() -> None:
