@@ -50,7 +50,9 @@ class Epochs:
         self._replanned = replanned
         self._members = tuple(members)
         self._book = [shared.members[member] for member in members]
-        self._first = first_picture(self._book, settings.chunk_bytes, settings.eager_bytes)
+        self._first = first_picture(
+            self._book, settings.chunk_bytes, settings.eager_bytes, shared.tuning, settings.algorithms
+        )
         #: Of the first picture.
         self.first = self._plans_from(self._first)
         #: What no chunk of the newest picture's plans exceeds.

@@ -18,6 +18,7 @@ from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import AddressBook, Endpoint, Nic, shared_memory_endpoint
+from r2ccl.tuning import Tuning
 
 
 def no_errors(nic: Nic) -> int | None:
@@ -55,6 +56,11 @@ class Shared:
         budget = SwitchBudget(self.settings.switch_refill_s, self.settings.switch_burst)
         object.__setattr__(self, "switches", budget)
         object.__setattr__(self, "thread", threading.get_ident())
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What messages cost, the same on all ranks: what rank 0 announced."""
+        return self.members[0].tuning
 
     @property
     def size(self) -> int:

@@ -1,5 +1,10 @@
 """The picture of the network that all ranks agree on, and plan from. Data, versioned by its epoch.
 
+What a message costs comes from what ``r2ccl tune`` measured, if rank 0 announced it, for the wire that the ranks'
+slowest step goes by: memory if all of them are on one node, else loopback if all their NICs are there, else the network.
+Without figures of that wire the constants below hold. The speed of NICs never comes from there: they announce it, and
+report it anew when it changes; on a network a byte takes as long as the slower of the two says.
+
 In epoch 0 it follows from what the ranks announced when they met: each knows the same book of addresses and the same
 planning settings, so each draws the same picture without a message. A later one differs from it by what ranks report of
 their NICs since, and those reports are agreed on (:mod:`r2ccl.protocol.agreement`).
@@ -13,6 +18,7 @@ from dataclasses import dataclass
 
 from r2ccl.config import KIB
 from r2ccl.topology import Member, Nic
+from r2ccl.tuning import Tuning, WireCost
 
 #: Where nothing was measured: about what a small message between two event loops costs over loopback TCP.
 DEFAULT_LATENCY_S = 30e-6
@@ -40,11 +46,33 @@ class Picture:
     chunk_bytes: int = 256 * KIB
     #: The largest message that may go out from a copy.
     eager_bytes: int = 64 * KIB
+    #: What was measured; None: nothing.
+    tuning: Tuning | None = None
+    #: Which kind of wire the slowest step goes by.
+    wire: str = "network"
+    #: The algorithms that were asked for, as R2CCL_ALGORITHMS has them.
+    algorithms: str = ""
 
     def __post_init__(self) -> None:
         for rank, nics in enumerate(self.nics):
             if not nics or any(nic.bandwidth_bytes_s <= 0 for nic in nics):
                 raise ValueError(f"rank {rank} has no NIC that carries anything, or one without bandwidth")
+
+    @property
+    def cost(self) -> WireCost | None:
+        """What was measured on the wire of the slowest step; None: nothing."""
+        found: WireCost | None = None if self.tuning is None else getattr(self.tuning, self.wire)
+        return found
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """Of a rank, over all its NICs."""
+        announced = 1 / self.rank_bandwidth_bytes_s
+        if self.cost is None:
+            return announced
+        measured = self.cost.beta_s_per_byte
+        # A NIC that was lost, or became slow, is known here and not in the file. Elsewhere cores set the pace.
+        return max(announced, measured) if self.wire == "network" else measured
 
     @property
     def latency_s(self) -> float:
@@ -66,10 +94,21 @@ def announced_bandwidth(nic: Nic) -> float:
     return nic.speed_mbit_s * _BYTES_S_PER_MBIT_S if nic.speed_mbit_s else DEFAULT_BANDWIDTH_BYTES_S
 
 
-def first_picture(book: Sequence[Member], chunk_bytes: int, eager_bytes: int) -> Picture:
-    """The picture of epoch 0, from what the members announced."""
+def first_picture(
+    book: Sequence[Member], chunk_bytes: int, eager_bytes: int, tuning: Tuning | None = None, algorithms: str = ""
+) -> Picture:
+    """The picture of epoch 0, from what the members announced. ``tuning``: what rank 0 of the job did."""
     nics = tuple(tuple(NicEstimate(announced_bandwidth(nic)) for nic in member.carrying) for member in book)
-    return Picture(0, nics, chunk_bytes, eager_bytes)
+    return Picture(0, nics, chunk_bytes, eager_bytes, tuning, wire_among(book, tuning), algorithms)
+
+
+def wire_among(book: Sequence[Member], tuning: Tuning | None) -> str:
+    """The wire that the slowest step among these ranks goes by. Rank 0 leaves figures of shared memory out where it
+    shares none, so that nobody needs to know how the others are set."""
+    if tuning is not None and tuning.shared_memory is not None and len({member.node for member in book}) == 1:
+        return "shared_memory"
+    hosts = [nic.endpoint.host for member in book for nic in member.carrying]
+    return "loopback" if all(host.startswith("127.") for host in hosts) else "network"
 
 
 def later_picture(first: Picture, epoch: int, reported: Sequence[Sequence[float | None]]) -> Picture:

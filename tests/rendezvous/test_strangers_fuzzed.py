@@ -75,7 +75,7 @@ def test_bodies_of_wrong_types_are_bad_messages_or_say_the_same(fields: list[obj
             assert messages.pack(unpack(body))[messages.LENGTH_BYTES :] == body
 
 
-RIGHT = [1, 101, "node", [[0, "lo", "inet", "127.0.0.1", 1001, 0, 1500, False]]]
+RIGHT = [1, 101, "node", [[0, "lo", "inet", "127.0.0.1", 1001, 0, 1500, False]], []]
 
 
 def test_a_member_is_read_as_it_was_packed() -> None:
@@ -124,7 +124,7 @@ def test_a_nic_that_would_only_fail_when_it_is_dialled_is_refused_when_it_is_ann
     nic = [0, "lo", "inet", "127.0.0.1", 1001, 0, 1500, False]
     nic[place] = value
     with pytest.raises(ValueError, match="not an announcement"):
-        unpack_member(msgpack.packb([*RIGHT[:3], [nic]]))
+        unpack_member(msgpack.packb([*RIGHT[:3], [nic], []]))
 
 
 def test_lists_that_claim_to_be_long_are_refused_before_they_are_made() -> None:
