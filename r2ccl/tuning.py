@@ -1,8 +1,8 @@
 """What a message costs here, as ``r2ccl tune`` measured it: the figures that plans are made from, and their file.
 
-A message of m bytes takes alpha + m beta, and keeps its sender busy for an overhead. These depend on the *wire*: memory that ranks of one node share, TCP over
-loopback, or a network. What a rank does by itself, reducing (gamma) and going to memory once more (delta), costs the
-same on every wire. Figures of a wire that was not measured are missing, and the planner's defaults hold for it.
+A message of m bytes takes alpha + m beta, and keeps its sender busy for an overhead; delta is what a byte costs that has
+left the cache before it goes on. These depend on the *wire*: memory that ranks of one node share, TCP over loopback, or
+a network. Reducing (gamma) is what a rank does by itself. (``planner.cost`` has the formulas.) Figures of a wire that was not measured are missing, and the planner's defaults hold for it.
 
 The file is JSON. It is the one that R2CCL_TUNING names, else ``$XDG_CACHE_HOME/r2ccl/tuning.json`` (``~/.cache`` where
 that is not set), if it is there; R2CCL_TUNING=off reads none. A file that cannot be right stops ``connect`` before
@@ -44,10 +44,13 @@ class WireCost:
     beta_s_per_byte: float
     #: How long a rank is busy with one more message while others are on their way.
     overhead_s: float
+    #: A byte that has left the cache before it goes on: what halving-doubling pays, and the ring does not.
+    delta_s_per_byte: float
 
     def __post_init__(self) -> None:
         _check("alpha_s", self.alpha_s, SECONDS_LIMITS)
         _check("overhead_s", self.overhead_s, SECONDS_LIMITS)
+        _check("delta_s_per_byte", self.delta_s_per_byte, SECONDS_PER_BYTE_LIMITS)
         _check("beta_s_per_byte", self.beta_s_per_byte, SECONDS_PER_BYTE_LIMITS)
 
 
@@ -57,15 +60,12 @@ class Tuning:
 
     #: Reducing a received byte.
     gamma_s_per_byte: float
-    #: A byte's second trip to memory.
-    delta_s_per_byte: float
     shared_memory: WireCost | None = None
     loopback: WireCost | None = None
     network: WireCost | None = None
 
     def __post_init__(self) -> None:
         _check("gamma_s_per_byte", self.gamma_s_per_byte, SECONDS_PER_BYTE_LIMITS)
-        _check("delta_s_per_byte", self.delta_s_per_byte, SECONDS_PER_BYTE_LIMITS)
 
     def wires(self) -> dict[str, WireCost]:
         """Those that were measured, by name."""
@@ -78,7 +78,7 @@ class Tuning:
 
     def as_numbers(self) -> list[float]:
         """For an announcement: nought stands for what was not measured."""
-        numbers = [self.gamma_s_per_byte, self.delta_s_per_byte]
+        numbers = [self.gamma_s_per_byte]
         for name in WIRES:
             cost: WireCost | None = getattr(self, name)
             numbers += NOT_MEASURED if cost is None else dataclasses.astuple(cost)
@@ -90,15 +90,16 @@ class Tuning:
         if len(numbers) != NUMBERS:
             raise ValueError(f"{len(numbers)} figures of a tuning, not {NUMBERS}")
         figures = [exactly(float, number) for number in numbers]
-        of_wires = zip(WIRES, zip(figures[2::3], figures[3::3], figures[4::3], strict=True), strict=True)
-        costs = {name: WireCost(*cost) for name, cost in of_wires if cost != NOT_MEASURED}
-        return cls(figures[0], figures[1], **costs)
+        each = len(NOT_MEASURED)
+        of_wires = {wire: figures[1 + each * place :][:each] for place, wire in enumerate(WIRES)}
+        costs = {wire: WireCost(*cost) for wire, cost in of_wires.items() if cost != [*NOT_MEASURED]}
+        return cls(figures[0], **costs)
 
 
 #: Kinds of wires, the fastest first: fields of :class:`Tuning`, keys in the file.
 WIRES: Final = ("shared_memory", "loopback", "network")
-NOT_MEASURED: Final = (0.0, 0.0, 0.0)
-NUMBERS: Final = 2 + len(NOT_MEASURED) * len(WIRES)
+NOT_MEASURED: Final = (0.0, 0.0, 0.0, 0.0)
+NUMBERS: Final = 1 + len(NOT_MEASURED) * len(WIRES)
 
 
 def _check(name: str, value: float, limits: tuple[float, float]) -> None:
@@ -171,7 +172,7 @@ def _parse(found: Any) -> tuple[Tuning, str]:
         raise ValueError(f"no kind of wire is called {unknown[0]!r:.40}")
     names = [field.name for field in dataclasses.fields(WireCost)]
     costs = {wire: WireCost(*(_figure(cost, name) for name in names)) for wire, cost in wires.items()}
-    tuning = Tuning(_figure(fields, "gamma_s_per_byte"), _figure(fields, "delta_s_per_byte"), **costs)
+    tuning = Tuning(_figure(fields, "gamma_s_per_byte"), **costs)
     return tuning, exactly(str, fields["measured"])
 
 
@@ -188,7 +189,6 @@ def write_tuning(path: Path, tuning: Tuning, measured: str) -> None:
         "format": FORMAT,
         "measured": measured,
         "gamma_s_per_byte": tuning.gamma_s_per_byte,
-        "delta_s_per_byte": tuning.delta_s_per_byte,
         "wires": {name: dataclasses.asdict(cost) for name, cost in tuning.wires().items()},
     }
     path.parent.mkdir(parents=True, exist_ok=True)

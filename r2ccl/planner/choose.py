@@ -99,7 +99,7 @@ def _wires(candidate: Algorithm, request: Request, ranks: int, picture: Picture)
         picture.seconds_per_byte,
         chunk_bytes,
         tuning.gamma_s_per_byte,
-        tuning.delta_s_per_byte,
+        cost.delta_s_per_byte,
         cost.overhead_s,
     )
 

@@ -20,11 +20,13 @@ HURRIED_DIALS = 15
 HURRY_DOUBLINGS = 3
 #: A job of so many ranks has no crowd; one of four times as many gives its first dials four times as long.
 RANKS_WITHOUT_CROWD = 16
+#: With a dial of 1 s, a few of them fit into the time in which ranks have to find one another.
+CROWD_MAX = 15.0
 
 
 def crowd(ranks: int) -> float:
     """How many times longer than others the first dials of a job may take."""
-    return max(1.0, ranks / RANKS_WITHOUT_CROWD)
+    return min(CROWD_MAX, max(1.0, ranks / RANKS_WITHOUT_CROWD))
 
 
 class DialPatience:
@@ -56,7 +58,7 @@ class DialPatience:
         timeout_s = self.begin()
         if self._hurried:
             return timeout_s
-        return timeout_s * crowd * min(crowd, 2.0 ** min(self._failed, 30))
+        return timeout_s * min(CROWD_MAX, crowd * min(crowd, 2.0 ** min(self._failed, 30)))
 
     def try_again(self) -> float | None:
         """Time is up, and one of the two stands: how long a fresh socket for the other may take. None: give up."""
