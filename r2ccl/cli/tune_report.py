@@ -12,7 +12,7 @@ from r2ccl.cli.tune_job import Outcome
 from r2ccl.planner.picture import Picture, even_picture
 from r2ccl.planner.requests import CollectiveKind
 from r2ccl.planner.switches import Reach, switches
-from r2ccl.tuning import WIRES, Tuning
+from r2ccl.tuning import Tuning
 
 #: For jobs of how many ranks the sizes are told, besides that of the measurement.
 EXAMPLE_RANKS: Final = (8, 64)
@@ -111,5 +111,5 @@ def told_of(tuning: Tuning) -> Mapping[str, Any]:
     """The figures for ``r2ccl info --json``."""
     return {
         "gamma_s_per_byte": tuning.gamma_s_per_byte,
-        "wires": {wire: dataclasses.asdict(cost) for wire, cost in tuning.wires().items() if wire in WIRES},
+        "wires": {wire: dataclasses.asdict(cost) for wire, cost in tuning.wires().items()},
     }
