@@ -102,6 +102,7 @@ def test_a_member_with_one_value_exchanged_is_refused_or_says_the_same(data: st.
     ("place", "value"),
     [
         (1, float("inf")), (0, -1), (0, 1 << 32), (0, "1"), (0, True), (2, ["node"]), (2, "a\n"), (3, {}), (3, "nic"),
+        (4, None), (4, {}), (4, [1e-9]), (4, [1] * 13), (4, [float("nan")] * 13),
     ],
 )  # fmt: skip
 def test_a_member_that_would_only_fit_after_a_conversion_is_refused(place: int, value: object) -> None:
