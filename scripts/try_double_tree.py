@@ -1,17 +1,19 @@
 """Would a double binary tree beat the all-reduces that there are? By the flow timing, on an ideal network.
 
     python scripts/try_double_tree.py                        where no node is shared, 10 Gbit/s
-    python scripts/try_double_tree.py --alpha-us 10 --gbit-s 50
+    python scripts/try_double_tree.py --alpha-us 10 --gbit-s 50 --chunk-us 2
 
 Each rank is an inner node of one tree and a leaf of the other; each tree reduces half of the buffer upwards and spreads
 it downwards, chunk by chunk (Sanders, Speck, Traff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 scan", Parallel Computing 35, 2009). The size of its chunks is the best of some; the others have the planner's. Of the
-others the fastest is taken, without what is not allowed above the eager limit.
+others the fastest is taken, without what is not allowed above the eager limit. --chunk-us is how long a rank is busy with
+one more chunk, as `r2ccl tune` measures it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 
 from r2ccl.planner.choose import choose
@@ -71,21 +73,25 @@ def program(ranks: int, rank: int, count: int) -> Program:
     return Program(rank, count, tuple(sends), tuple(receives))
 
 
-def trees_s(programs: Sequence[Program], size: int, alpha_s: float, beta: float, gamma: float) -> tuple[float, int]:
+def trees_s(programs: Sequence[Program], size: int, wires: Wires, chunk_s: float) -> tuple[float, int]:
     """With the best of the chunks, and how long those are."""
     chunks = [chunk for chunk in CHUNKS if size <= 2 * chunk * CHUNKS_EACH_MAX]
-    return min((flow(programs, 4, Wires(alpha_s, beta, chunk, gamma, 0.0)).seconds, chunk) for chunk in chunks)
+    return min(
+        (flow(programs, 4, dataclasses.replace(wires, chunk_bytes=chunk), chunk_s).seconds, chunk) for chunk in chunks
+    )
 
 
-def others_s(ranks: int, size: int, alpha_s: float, beta: float, gamma: float) -> tuple[float, str]:
-    """The fastest of those that there are. The ring by its formula, which the flow agrees with."""
-    picture = even_picture(ranks, bandwidth_bytes_s=1 / beta, latency_s=alpha_s)
+def others_s(ranks: int, size: int, wires: Wires, chunk_s: float) -> tuple[float, str]:
+    """The fastest of those that there are. The ring by its formula, which the flow agrees with; of its chunks all but
+    the first of each message keep a rank busy."""
+    picture = even_picture(ranks, bandwidth_bytes_s=1 / wires.beta_s_per_byte, latency_s=wires.alpha_s)
     request = Request(CollectiveKind.ALL_REDUCE, size // 4, 4)
-    wires = Wires(alpha_s, beta, choose(request, ranks, picture).chunk_bytes, gamma, 0.0)
+    wires = dataclasses.replace(wires, chunk_bytes=choose(request, ranks, picture).chunk_bytes)
     halving = algorithm("all_reduce", "halving_doubling").all_programs([Shape(size // 4)] * ranks)
+    further = 2 * (ranks - 1) * (-(-size // ranks // wires.chunk_bytes) - 1)
     found = [
-        (flow(halving, 4, wires).seconds, "halving_doubling"),
-        (cost_s("all_reduce", "ring", ranks, size, wires), "ring"),
+        (flow(halving, 4, wires, chunk_s).seconds, "halving_doubling"),
+        (cost_s("all_reduce", "ring", ranks, size, wires) + further * chunk_s, "ring"),
     ]
     if size <= picture.eager_bytes:
         found.append((cost_s("all_reduce", "recursive_doubling", ranks, size, wires), "recursive_doubling"))
@@ -97,16 +103,18 @@ def main() -> None:
     parser.add_argument("--alpha-us", type=float, default=30.0)
     parser.add_argument("--gbit-s", type=float, default=10.0)
     parser.add_argument("--reduce-gb-s", type=float, default=10.0)
+    parser.add_argument("--chunk-us", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, nargs="*", default=RANKS)
     asked = parser.parse_args()
-    alpha_s, beta, gamma = asked.alpha_us * 1e-6, 8e-9 / asked.gbit_s, 1e-9 / asked.reduce_gb_s
+    wires = Wires(asked.alpha_us * 1e-6, 8e-9 / asked.gbit_s, CHUNKS[0], 1e-9 / asked.reduce_gb_s, 0.0)
+    chunk_s = asked.chunk_us * 1e-6
     print("ranks     bytes   two trees (chunks)       the best other            other / trees")
     for ranks in asked.ranks:
         check([program(ranks, rank, 64) for rank in range(ranks)], all_reduce(ranks, 64))
         for size in SIZES:
             programs = [program(ranks, rank, size // 4) for rank in range(ranks)]
-            trees, chunk = trees_s(programs, size, alpha_s, beta, gamma)
-            other, name = others_s(ranks, size, alpha_s, beta, gamma)
+            trees, chunk = trees_s(programs, size, wires, chunk_s)
+            other, name = others_s(ranks, size, wires, chunk_s)
             told = f"{trees * 1e3:8.3f} ms ({chunk // KIB:>3} KiB)   {other * 1e3:8.3f} ms {name:<18}"
             print(f"{ranks:>5}  {size:>8}  {told}  {other / trees:.2f}", flush=True)
 

@@ -64,10 +64,11 @@ class _Rank:
 
 
 class _Flow:
-    def __init__(self, programs: Sequence[Program], item_bytes: int, wires: Wires) -> None:
+    def __init__(self, programs: Sequence[Program], item_bytes: int, wires: Wires, chunk_s: float) -> None:
         chunk_elements = max(1, wires.chunk_bytes // item_bytes)
         self._item_bytes = item_bytes
         self._wires = wires
+        self._chunk_s = chunk_s
         self._ranks = [_Rank(prepare(program, chunk_elements)) for program in programs]
         #: When, in which order of equals, what becomes of which chunk.
         self._events: list[tuple[float, int, _What, _Chunk]] = []
@@ -100,7 +101,7 @@ class _Flow:
         for index, chunk in pieces:
             send = one.machine.waits.program.sends[index]
             size_bytes = self._size_bytes(one.machine.waits, send, chunk)
-            busy_s = wires.busy_s if chunk == 0 else 0.0
+            busy_s = wires.busy_s if chunk == 0 else self._chunk_s
             began_s = max(now, one.sending_free_s) + busy_s
             one.sending_free_s = began_s + size_bytes * wires.beta_s_per_byte
             receive = self._ranks[send.target].machine.waits.receive_index[send.step, rank]
@@ -151,9 +152,10 @@ class _Flow:
             self._apply(_Chunk(chunk.rank, receive, piece, size_bytes), now)
 
 
-def flow(programs: Sequence[Program], item_bytes: int, wires: Wires) -> Timing:
-    """The time of a schedule whose ranks all begin at once. Raises ``RuntimeError`` if it never ends."""
-    running = _Flow(programs, item_bytes, wires)
+def flow(programs: Sequence[Program], item_bytes: int, wires: Wires, chunk_s: float = 0.0) -> Timing:
+    """The time of a schedule whose ranks all begin at once. ``chunk_s``: how long a sender is busy with each further
+    chunk of a message, which the formulas neglect. Raises ``RuntimeError`` if it never ends."""
+    running = _Flow(programs, item_bytes, wires, chunk_s)
     seconds = running.run()
     steps = sorted(running.steps_s)
     most = {step: 0 for step in steps}
