@@ -63,7 +63,9 @@ def program(ranks: int, rank: int, count: int) -> Program:
         parent, children = relatives(ranks, of[rank])
         last: tuple[int, ...] = ()
         for child in children:
-            receives.append(Receive(tree, at[child], start, stop, reduce=True, received_first=child < of[rank], after=last))
+            receives.append(
+                Receive(tree, at[child], start, stop, reduce=True, received_first=child < of[rank], after=last)
+            )
             last = (len(receives) - 1,)
         if parent is not None:
             sends.append(Send(tree, at[parent], start, stop, last))

@@ -177,4 +177,3 @@ async def look(comm: Communicator) -> View:
     every = await comm.all_gather(said)
     nodes = tuple(bytes(one[:NODE_BYTES]).rstrip(b"\0").decode(errors="replace") for one in every)
     return View(nodes, all(bool(one[-2]) for one in every), bool(every[0][-1]))
-

@@ -95,7 +95,9 @@ def in_words(reaches: list[Reach]) -> str:
     """Such as ``recursive_doubling to 64 KiB, ring above``."""
     if len(reaches) == 1:
         return f"{reaches[0].algorithm} always"
-    below = [f"{reach.algorithm} to {size(reach.largest_bytes)}" for reach in reaches if reach.largest_bytes is not None]
+    below = [
+        f"{reach.algorithm} to {size(reach.largest_bytes)}" for reach in reaches if reach.largest_bytes is not None
+    ]
     return ", ".join([*below, f"{reaches[-1].algorithm} above"])
 
 

@@ -123,7 +123,8 @@ def test_a_script_is_told_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "text"), [(4, "4 B"), (1023, "1023 B"), (1 << 10, "1 KiB"), (1536 << 10, "1.5 MiB"), (1 << 30, "1 GiB")]
+    ("size_bytes", "text"),
+    [(4, "4 B"), (1023, "1023 B"), (1 << 10, "1 KiB"), (1536 << 10, "1.5 MiB"), (1 << 30, "1 GiB")],
 )
 def test_sizes_are_told_in_units(size_bytes: int, text: str) -> None:
     assert size(size_bytes) == text

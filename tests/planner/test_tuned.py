@@ -53,9 +53,7 @@ def test_the_ring_begins_where_a_second_trip_to_memory_costs_more_than_its_steps
 
 def test_a_slow_reduction_ends_recursive_doubling_sooner() -> None:
     """It reduces the whole buffer in each round, the others each element once."""
-    fast, slow = (
-        first_end(ALL_REDUCE, tuned(64, alpha_s=100e-6, gamma_s_per_byte=gamma)) for gamma in (1e-12, 30e-9)
-    )
+    fast, slow = (first_end(ALL_REDUCE, tuned(64, alpha_s=100e-6, gamma_s_per_byte=gamma)) for gamma in (1e-12, 30e-9))
     assert slow < fast / 2
 
 
@@ -85,7 +83,9 @@ def test_ranks_that_go_by_different_figures_notice() -> None:
     pictures = [even_picture(2), tuned(2), tuned(2, alpha_s=31e-6), tuned(2, wire="shared_memory")]
     assert len({Plans(0, picture, range(2)).plan(call).fingerprint for picture in pictures}) == 4
     untouched = dataclasses.replace(even_picture(2), tuning=Tuning(1e-10))
-    assert Plans(0, untouched, range(2)).plan(call).fingerprint == Plans(0, pictures[0], range(2)).plan(call).fingerprint
+    assert (
+        Plans(0, untouched, range(2)).plan(call).fingerprint == Plans(0, pictures[0], range(2)).plan(call).fingerprint
+    )
 
 
 def test_switches_name_the_whole_range_and_are_found_to_within_a_sixteenth() -> None:

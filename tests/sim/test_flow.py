@@ -107,7 +107,9 @@ def test_what_is_chosen_for_eight_to_a_thousand_ranks_takes_no_longer_than_its_f
     choice = choose(request, ranks, picture)
     programs = [build(choice, request, ranks, rank) for rank in range(ranks)]
     timing = flow(programs, 4, wires(choice.chunk_bytes))
-    assert timing.seconds <= cost_s(collective, choice.algorithm, ranks, size_bytes, wires(choice.chunk_bytes)) * ROUNDING
+    assert (
+        timing.seconds <= cost_s(collective, choice.algorithm, ranks, size_bytes, wires(choice.chunk_bytes)) * ROUNDING
+    )
     before_s = 0.0
     for ended_s, step_bytes in zip(timing.steps_s, timing.step_bytes, strict=True):
         assert ended_s - before_s <= (ALPHA_S + step_bytes * (BETA + GAMMA)) * ROUNDING
