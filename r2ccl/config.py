@@ -95,7 +95,7 @@ class Settings:
         "",
         "R2CCL_TUNING",
         "",
-        "file of `r2ccl tune` with what messages cost; empty: the one in the user's cache, if any; off: none. Rank 0's holds",
+        "file of `r2ccl tune` with what messages cost; empty: the one in the user's cache; off: none. Rank 0's holds",
     )
     algorithms: str = setting(
         "",

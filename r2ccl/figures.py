@@ -1,7 +1,7 @@
 """What a rank says at the meeting of what messages cost, and what it makes of what rank 0 said.
 
-Only rank 0 announces figures, so there is nothing to compare and nobody to be refused: a rank with a file of its own goes
-by rank 0's like the others, and its log says so.
+Only rank 0 announces figures, so there is nothing to compare and nobody to be refused: a rank with a file of its own
+goes by rank 0's like the others, and its log says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a message costs here, as ``r2ccl tune`` measured it: the figures that plans are made from, and their file.
 
-A message of m bytes takes alpha + m beta, and keeps its sender busy for an overhead; delta is what a byte costs that has
-left the cache before it goes on. These depend on the *wire*: memory that ranks of one node share, TCP over loopback, or
-a network. Reducing (gamma) is what a rank does by itself. (``planner.cost`` has the formulas.) Figures of a wire that was not measured are missing, and the planner's defaults hold for it.
+A message of m bytes takes alpha + m beta, and keeps its sender busy for an overhead; delta is what a byte costs that
+has left the cache before it goes on. These depend on the *wire*: memory that ranks of one node share, TCP over
+loopback, or a network. Reducing (gamma) is what a rank does by itself. (``planner.cost`` has the formulas.) Figures of
+a wire that was not measured are missing, and the planner's defaults hold for it.
 
 The file is JSON. It is the one that R2CCL_TUNING names, else ``$XDG_CACHE_HOME/r2ccl/tuning.json`` (``~/.cache`` where
 that is not set), if it is there; R2CCL_TUNING=off reads none. A file that cannot be right stops ``connect`` before

@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from r2ccl.config import environment
+
 PROGRAMS = {
     "an interpreter": "pass",
     "imports that it needs": "import asyncio, numpy, msgpack, xxhash, psutil",
@@ -48,7 +50,7 @@ def main() -> None:
     parser.add_argument("-n", "--ranks", type=int, default=64)
     ranks = parser.parse_args().ranks
     with tempfile.TemporaryDirectory() as directory:
-        environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environ = {name: value for name, value in environment().items() if name != "PYTHONDONTWRITEBYTECODE"}
         environ.setdefault("PYTHONPYCACHEPREFIX", f"{directory}/compiled")
         print(f"{ranks} ranks, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
         for name, text in PROGRAMS.items():

@@ -6,8 +6,8 @@
 Each rank is an inner node of one tree and a leaf of the other; each tree reduces half of the buffer upwards and spreads
 it downwards, chunk by chunk (Sanders, Speck, Traff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 scan", Parallel Computing 35, 2009). The size of its chunks is the best of some; the others have the planner's. Of the
-others the fastest is taken, without what is not allowed above the eager limit. --chunk-us is how long a rank is busy with
-one more chunk, as `r2ccl tune` measures it.
+others the fastest is taken, without what is not allowed above the eager limit. --chunk-us is how long a rank is busy
+with one more chunk, as `r2ccl tune` measures it.
 """
 
 from __future__ import annotations

@@ -95,9 +95,7 @@ class Shared:
     def session_times(self) -> SessionTimes:
         """The periods of link sessions."""
         s = self.settings
-        return SessionTimes(
-            s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s, crowd=crowd(self.size)
-        )
+        return SessionTimes(s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s, crowd=crowd(self.size))
 
     def link_evidence(self) -> LinkEvidence:
         """What will speak against a link of ours, by the limits of the settings."""

@@ -1,7 +1,8 @@
 """``r2ccl info``: what a rank that starts here and now would go by, and who said so.
 
-Settings with their origins, the tuning, the NICs with the reasons for leaving others out, versions, and the bound on memory. It
-opens nothing and asks nobody else. On a terminal it prints tables, to a pipe plain lines, with ``--json`` one object.
+Settings with their origins, the tuning, the NICs with the reasons for leaving others out, versions, and the bound on
+memory. It opens nothing and asks nobody else. On a terminal it prints tables, to a pipe plain lines, with ``--json``
+one object.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,14 +29,15 @@ from r2ccl.tuning import OFF, Tuning, default_path, read_tuning, write_tuning
 
 TUNE_HELP = """Measure what a message costs here, so that the planner goes by this machine's figures.
 
-In a job, started by `r2ccl run`, torchrun, srun and the like, its ranks measure: the network between nodes, shared memory
-and loopback within rank 0's. Else some ranks are started on this machine. All-reduces by two algorithms and broadcasts in
-chunks, from 4 bytes to 4 MiB, are timed in turns for some seconds, and a robust regression gives alpha (a message), beta
-(a byte) and what one more message costs; reduction and memory are timed on rank 0. Do it while the machine is idle.
+In a job, started by `r2ccl run`, torchrun, srun and the like, its ranks measure: the network between nodes, shared
+memory and loopback within rank 0's. Else some ranks are started on this machine. All-reduces by two algorithms and
+broadcasts in chunks, from 4 bytes to 4 MiB, are timed in turns for some seconds, and a robust regression gives alpha (a
+message), beta (a byte) and what one more message costs; reduction and memory are timed on rank 0. Do it while the
+machine is idle.
 
 The figures are written to the file that `R2CCL_TUNING` names, else to `$XDG_CACHE_HOME/r2ccl/tuning.json`
-(`~/.cache/...`), where `connect` finds them. Those of wires that were not measured this time stay. In a job all ranks go
-by the figures that rank 0 finds; `R2CCL_TUNING=off` goes by none.
+(`~/.cache/...`), where `connect` finds them. Those of wires that were not measured this time stay. In a job all ranks
+go by the figures that rank 0 finds; `R2CCL_TUNING=off` goes by none.
 
 Ends with 0; 1 if it could not be measured; 2 for what it was asked wrongly.
 
@@ -140,7 +141,8 @@ def measured_words(outcome: Outcome) -> str:
     """Where and on what, for who finds the file."""
     wires = ", ".join(f"{wire} by {len(each.samples)} samples" for wire, each in outcome.wires.items())
     nodes = f"{outcome.nodes} nodes" if outcome.nodes > 1 else "one node"
-    return f"{date.today().isoformat()} on {platform.node()}: {outcome.ranks} ranks on {nodes}, {wires}, r2ccl {__version__}"
+    today = datetime.now(UTC).date().isoformat()
+    return f"{today} on {platform.node()}: {outcome.ranks} ranks on {nodes}, {wires}, r2ccl {__version__}"
 
 
 def write(path: Path, tuning: Tuning, measured: str) -> None:

@@ -26,8 +26,8 @@ BURST_S: Final = 0.01
 BURST_MIN, BURST_MAX = 2, 50
 #: Largest message that goes out from a copy, which is the largest that recursive doubling is allowed.
 EAGER_BYTES: Final = 64 * KIB
-#: All-reduces: by which algorithms, of how many bytes. The first has fewer steps than the second, the third differs from
-#: the second by what it reads from memory anew.
+#: All-reduces: by which algorithms, of how many bytes. The first has fewer steps than the second, and the third differs
+#: from the second by what it reads from memory anew.
 COMPARED: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {
         "recursive_doubling": (4, 256, 4 * KIB, 16 * KIB, EAGER_BYTES),

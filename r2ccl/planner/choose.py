@@ -2,8 +2,9 @@
 
 The algorithm is the one that the cost model expects to be fastest among those that are allowed, by figures that were
 measured (``r2ccl tune``) or else by defaults; so the sizes at which algorithms change are nobody's constants. One that
-was asked for by name (R2CCL_ALGORITHMS) goes before, where it is allowed. Some rules are no matter of cost: what sends from copies is never used above the eager limit; neither is the direct reduce-scatter, whose
-receivers keep what comes out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes.
+was asked for by name (R2CCL_ALGORITHMS) goes before, where it is allowed. Some rules are no matter of cost: what sends
+from copies is never used above the eager limit; neither is the direct reduce-scatter, whose receivers keep what comes
+out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes.
 
 The size of chunks:
 

@@ -31,7 +31,8 @@ forwarding by chunk: a step's bytes have left the cache when the next step reads
 second trip to memory. gamma is what reducing a byte takes; the formulas are linear in all five.
 
 The figures are those of ``r2ccl tune`` where there are any. Else alpha and beta are guesses of the picture, o is a
-quarter of alpha, delta is what one core does beyond its caches, and gamma nought: so it was before anything was measured.
+quarter of alpha, delta is what one core does beyond its caches, and gamma nought: so it was before anything was
+measured.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """From times of operations to alpha, beta and delta: a robust regression by the cost model's own formulas.
 
-An operation takes start + steps x alpha + bytes x beta + bytes that left the cache x delta, besides its reductions, which
-are measured apart and taken off. *start* is what a call costs however it is done, and no concern of the planner. It can be
-told from alpha only if some samples have more steps than others, and delta from beta only if the same bytes stay in the
-cache in some: so the same all-reduce is measured by several algorithms. How many steps and bytes an algorithm has is asked of ``planner.cost``, which is linear in its figures; so what is fitted is what
-is used, whatever the number of ranks.
+An operation takes start + steps x alpha + bytes x beta + bytes that left the cache x delta, besides its reductions,
+which are measured apart and taken off. *start* is what a call costs however it is done, and no concern of the planner.
+It can be told from alpha only if some samples have more steps than others, and delta from beta only if the same bytes
+stay in the cache in some: so the same all-reduce is measured by several algorithms. How many steps and bytes an
+algorithm has is asked of ``planner.cost``, which is linear in its figures; so what is fitted is what is used, whatever
+the number of ranks.
 
 Times span six decades and their errors grow with them, so residuals are relative: a sample that took twice as long as
 the model says, because something else had the core, is off by a half, and by one at most. Tukey's biweight then leaves

@@ -1,4 +1,4 @@
-"""Sets of positions as segments, with answers in logarithmic time: plans for a thousand ranks ask thousands of times."""
+"""Sets of positions as segments, with answers in logarithmic time: plans for a thousand ranks ask very often."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The picture of the network that all ranks agree on, and plan from. Data, versioned by its epoch.
 
 What a message costs comes from what ``r2ccl tune`` measured, if rank 0 announced it, for the wire that the ranks'
-slowest step goes by: memory if all of them are on one node, else loopback if all their NICs are there, else the network.
-Without figures of that wire the constants below hold. The speed of NICs never comes from there: they announce it, and
-report it anew when it changes; on a network a byte takes as long as the slower of the two says.
+slowest step goes by: memory if all of them are on one node, else loopback if all their NICs are there, else the
+network. Without figures of that wire the constants below hold. The speed of NICs never comes from there: they announce
+it, and report it anew when it changes; on a network a byte takes as long as the slower of the two says.
 
 In epoch 0 it follows from what the ranks announced when they met: each knows the same book of addresses and the same
 planning settings, so each draws the same picture without a message. A later one differs from it by what ranks report of

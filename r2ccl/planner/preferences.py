@@ -1,8 +1,8 @@
 """Algorithms that somebody asked for by name (R2CCL_ALGORITHMS), such as ``all_reduce=ring,broadcast=chain``.
 
-For measurements: ``r2ccl tune`` compares algorithms on the same sizes, and so may anybody who doubts the planner. What is
-asked for is done wherever it is allowed; where it is not (what sends from copies, above the eager limit), the planner
-chooses as ever. The text is part of what all ranks have to have alike, as the sizes of chunks are.
+For measurements: ``r2ccl tune`` compares algorithms on the same sizes, and so may anybody who doubts the planner. What
+is asked for is done wherever it is allowed; where it is not (what sends from copies, above the eager limit), the
+planner chooses as ever. The text is part of what all ranks have to have alike, as the sizes of chunks are.
 """
 
 from __future__ import annotations

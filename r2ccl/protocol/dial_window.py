@@ -1,9 +1,9 @@
 """How many links of one NIC are dialled for the first time at once. Pure; ``actors/links`` asks.
 
-When a job starts every rank dials half of the others. All at once, where many ranks share few cores, no dial is answered
-in its time: each is given up just before it would have been, begun anew, and the half that stood at the other end is torn
-down, found missing, and looked for by relays. 64 ranks on two cores did that for ever. So only some dials are under way,
-and the next begins when one is over, well or not. Whoever needs a link at once does not ask.
+When a job starts every rank dials half of the others. All at once, where many ranks share few cores, no dial is
+answered in its time: each is given up just before it would have been, begun anew, and the half that stood at the other
+end is torn down, found missing, and looked for by relays. 64 ranks on two cores did that for ever. So only some dials
+are under way, and the next begins when one is over, well or not. Whoever needs a link at once does not ask.
 """
 
 from __future__ import annotations

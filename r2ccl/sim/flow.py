@@ -1,10 +1,11 @@
-"""How long a schedule takes on an ideal network, chunk by chunk, for thousands of ranks: no bytes, no actors, no frames.
+"""How long a schedule takes on an ideal network, chunk by chunk, for thousands of ranks: no bytes, no actors, no
+frames.
 
-The same collective machine that moves bytes in real life says which chunks may go and which may be applied; what is left
-out is everything else. A rank sends one chunk after another and receives one after another, each taking its bytes times
-beta; a message takes alpha on the way, of which its sender is busy for the overhead; a received chunk is reduced by a
-core that does one thing at a time, at gamma a byte. So it finds what the formulas of ``planner.cost`` take for granted:
-that nobody waits for a third, that no rank is sent more at once than it can take, that chunks do overlap.
+The same collective machine that moves bytes in real life says which chunks may go and which may be applied; what is
+left out is everything else. A rank sends one chunk after another and receives one after another, each taking its bytes
+times beta; a message takes alpha on the way, of which its sender is busy for the overhead; a received chunk is reduced
+by a core that does one thing at a time, at gamma a byte. So it finds what the formulas of ``planner.cost`` take for
+granted: that nobody waits for a third, that no rank is sent more at once than it can take, that chunks do overlap.
 
 A step's time is when the last of its transfers is applied on any rank.
 """

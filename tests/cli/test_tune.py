@@ -1,4 +1,4 @@
-"""``r2ccl tune``: who measures which wire, what is written and told, and what is refused before anything is measured."""
+"""``r2ccl tune``: who measures which wire, what is written and told, and what is refused before that."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_in_a_job_its_ranks_measure_and_one_of_them_speaks(tmp_path: Path) -> No
     assert not (tmp_path / "r2ccl").exists()
 
 
-async def both(tunings: tuple[str, str], **settings: str) -> tuple[Communicator, Communicator]:
+async def both(tunings: tuple[str, str], **settings: Any) -> tuple[Communicator, Communicator]:
     rendezvous = f"tcp://127.0.0.1:{free_port()}"
     connecting = [
         r2ccl.connect(

@@ -82,9 +82,11 @@ STEPWISE = [known for known in ALGORITHMS if known.name not in ("direct", "chain
 @pytest.mark.parametrize("ranks", [8, 16, 64])
 @pytest.mark.parametrize("known", STEPWISE, ids=name_of)
 def test_no_step_is_worse_than_the_algorithms_own(known: Algorithm, ranks: int) -> None:
-    """From one step's end to the next: a latency, and the bytes of whoever moves the most. (With other numbers of ranks
-    some have nothing to do in a step, begin the next, and share a wire with one that is not over. That makes the earlier
-    step longer, and the whole no longer.)"""
+    """From one step's end to the next: a latency, and the bytes of whoever moves the most.
+
+    With other numbers of ranks some have nothing to do in a step, begin the next, and share a wire with one that is not
+    over. That makes the earlier step longer, and the whole no longer.
+    """
     timing, _ = timing_of(known, ranks, 64 * KIB)
     before_s = 0.0
     for ended_s, size_bytes in zip(timing.steps_s, timing.step_bytes, strict=True):
