@@ -50,7 +50,7 @@ class Union:
         for place in self.touching(segment):
             if at < self._starts[place]:
                 gaps.append((at, self._starts[place]))
-            at = max(at, self._stops[place])
+            at = self._stops[place]
         return [*gaps, (at, stop)] if at < stop else gaps
 
 

@@ -43,7 +43,7 @@ def test_dearer_messages_move_the_change_up_and_dearer_bytes_move_it_down() -> N
 
 def test_the_ring_begins_where_a_second_trip_to_memory_costs_more_than_its_steps() -> None:
     """2 (n-1) a - 2 log2(n) a = 2 (p-1)/p m delta."""
-    ranks, alpha_s, delta = 8, 30e-6, 1e-10
+    ranks, alpha_s, delta = 8, 30e-6, 3e-11
     crossing = (2 * 7 - 2 * 3) * alpha_s / (2 * 7 / 8 * delta)
     reaches = switches(ALL_REDUCE, tuned(ranks, alpha_s, delta_s_per_byte=delta))
     assert [reach.algorithm for reach in reaches] == ["recursive_doubling", "halving_doubling", "ring"]
