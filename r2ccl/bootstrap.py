@@ -26,6 +26,7 @@ from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret,
 from r2ccl.doors import Doors
 from r2ccl.errors import ConfigurationError, RendezvousError
 from r2ccl.fault_control import Breakable
+from r2ccl.figures import log_figures, own_figures, to_announce
 from r2ccl.progress import ProgressThread
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.rendezvous.meet import Rendezvous, meet
@@ -189,6 +190,7 @@ async def _connect(
     meet_there: Meet,
 ) -> Communicator:
     loop = asyncio.get_running_loop()
+    figures = own_figures(settings)
     selection = select_nics(placement, settings)
     found = with_lanes(selection.nics, settings.lanes_per_nic)
     meeting = invitation(placement, settings)
@@ -203,11 +205,13 @@ async def _connect(
         # Where NICs are broken on purpose, something has to go over them.
         if settings.shared_memory != "off" and placement.size > 1 and not settings.fault_injection:
             doors.share_memory(member)
+        member = dataclasses.replace(member, tuning=to_announce(placement.rank, figures, doors.shares_memory))
         rendezvous = await meet_there(meeting, member, strangers)
     except BaseException:
         doors.close()
         strangers.close()
         raise
+    log_figures(placement.rank, figures, rendezvous.book, bool(settings.tuning))
     incarnations.update({other.rank: other.incarnation for other in rendezvous.book})
     opened: list[Device] = [device if wrap_device is None else wrap_device(device) for device in doors.devices]
     breakable = Breakable(meeting.identity, opened, loop, settings) if settings.fault_injection else None

@@ -98,6 +98,18 @@ class Settings:
     eager_bytes: int = setting(
         64 * KIB, "R2CCL_EAGER_BYTES", "bytes", "up to here a send goes out from a copy, which costs less than waiting"
     )
+    tuning: str = setting(
+        "",
+        "R2CCL_TUNING",
+        "",
+        "file of `r2ccl tune` with what messages cost; empty: the one in the user's cache; off: none. Rank 0's holds",
+    )
+    algorithms: str = setting(
+        "",
+        "R2CCL_ALGORITHMS",
+        "",
+        "use these where they are allowed, such as all_reduce=ring,broadcast=chain; empty: what should be fastest",
+    )
     credit_bytes: int = setting(
         1 * MIB, "R2CCL_CREDIT_BYTES", "bytes", "unsolicited bytes a peer may send; memory bound = peers x this"
     )

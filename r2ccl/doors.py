@@ -47,6 +47,11 @@ class Doors:
             return
         self._memory = memory
 
+    @property
+    def shares_memory(self) -> bool:
+        """Can neighbours ask for it?"""
+        return self._memory is not None
+
     def memory_among(self, ranks: int) -> SharedMemoryDevice | None:
         """The device for memory, if this node has so many ranks that there are others."""
         if self._memory is None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgpack  # type: ignore[import-untyped, unused-ignore]
 
 from r2ccl.checks import exactly, unsigned
+from r2ccl.tuning import Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class Member:
     #: Ranks with equal ``node`` share a network namespace and a /dev/shm, as far as a hash can tell (node_identity).
     node: str
     nics: tuple[Nic, ...]
+    #: What messages cost where this rank is, if it was measured. Only that of rank 0 counts.
+    tuning: Tuning | None = None
 
     @property
     def carrying(self) -> tuple[Nic, ...]:
@@ -100,16 +103,19 @@ def pack_member(member: Member) -> bytes:
         [n.index, n.name, n.endpoint.family, n.endpoint.host, n.endpoint.port, n.speed_mbit_s, n.mtu_bytes, n.spare]
         for n in member.nics
     ]
-    packed: bytes = msgpack.packb([member.rank, member.incarnation, member.node, nics])
+    tuning = [] if member.tuning is None else member.tuning.as_numbers()
+    packed: bytes = msgpack.packb([member.rank, member.incarnation, member.node, nics, tuning])
     return packed
 
 
 def unpack_member(packed: bytes) -> Member:
     """The inverse of :func:`pack_member`. Raises ``ValueError`` on anything that is not a member."""
     try:
-        rank, incarnation, node, nics = msgpack.unpackb(packed, max_array_len=NICS_MAX, max_map_len=0, max_ext_len=0)
+        fields = msgpack.unpackb(packed, max_array_len=NICS_MAX, max_map_len=0, max_ext_len=0)
+        rank, incarnation, node, nics, numbers = fields
         announced = tuple(_nic(index, *nic) for index, nic in enumerate(exactly(list, nics)))
-        return Member(unsigned(rank, 32), unsigned(incarnation), _word(node), announced)
+        tuning = Tuning.from_numbers(numbers) if exactly(list, numbers) else None
+        return Member(unsigned(rank, 32), unsigned(incarnation), _word(node), announced, tuning)
     except (TypeError, ValueError, msgpack.UnpackException) as bad:
         raise ValueError(f"not an announcement of a member: {bad}") from bad
 

@@ -70,7 +70,8 @@ the program gave Python's `logging`.
 
 ## Same on all ranks
 
-`chunk_bytes` and `eager_bytes`: plans depend on them, and calls of ranks that differ end in `CollectiveMismatch`. The
+`chunk_bytes`, `eager_bytes` and `algorithms`: plans depend on them, and calls of ranks that differ end in
+`CollectiveMismatch`. `tuning` may differ: what rank 0 finds there holds for all ([tuning](tuning.md)). The
 secret and the job's name: ranks that differ do not admit one another. `credit_bytes` binds the sender: what a rank may
 have to keep is bounded by its peers' values.
 

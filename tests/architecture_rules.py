@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FLOOR_TOP: Final = (
-    "topology", "buffers", "reduction", "config", "clock",
+    "tuning", "topology", "buffers", "reduction", "config", "clock",
     "telemetry.counters", "telemetry.event_log", "telemetry.log_output", "telemetry.strangers",
 )  # fmt: skip
 NAMES: Final = ("ids", "errors", "vocabulary", "checks", "_version")
@@ -19,7 +19,7 @@ FLOOR: Final = (*NAMES, *FLOOR_TOP)
 DECIDING: Final = ("schedule", "planner", "protocol")
 MACHINERY: Final = (*FLOOR, *DECIDING, "rendezvous", "transport", "actors")
 SURFACE: Final = ("calls", "batch", "objects", "progress", "handle", "communicator")
-PRODUCTION: Final = (*MACHINERY, *SURFACE, "fault_control", "doors", "bootstrap", "blocking")
+PRODUCTION: Final = (*MACHINERY, *SURFACE, "fault_control", "figures", "doors", "bootstrap", "blocking")
 
 #: What each room may import of r2ccl, besides itself. The most specific name wins; arrows go down only.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
@@ -30,7 +30,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "checks": (),
     "_version": (),
     # the floor
-    "topology": NAMES,
+    "tuning": NAMES,
+    "topology": (*NAMES, "tuning"),
     "buffers": NAMES,
     "reduction": (*NAMES, "buffers"),
     "config": NAMES,
@@ -56,8 +57,9 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "handle": (*MACHINERY, "calls", "progress"),
     "communicator": (*MACHINERY, *SURFACE),
     "fault_control": MACHINERY,
+    "figures": MACHINERY,
     "doors": MACHINERY,
-    "bootstrap": (*MACHINERY, *SURFACE, "fault_control", "doors"),
+    "bootstrap": (*MACHINERY, *SURFACE, "fault_control", "figures", "doors"),
     "blocking": (*MACHINERY, *SURFACE, "bootstrap"),
     "": PRODUCTION,
     "lab": (*PRODUCTION, ""),

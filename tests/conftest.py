@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,11 @@ import pytest
 #: Enough for cancelled tasks to run their ``finally`` and for done-callbacks of done-callbacks.
 TURNS_TO_SETTLE = 10
 LEFT_OUT: Final = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Whoever develops this may have tuned this machine; tests go by the defaults, and so do the ranks that they start.
+    os.environ.setdefault("R2CCL_TUNING", "off")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

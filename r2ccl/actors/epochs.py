@@ -50,7 +50,14 @@ class Epochs:
         self._replanned = replanned
         self._members = tuple(members)
         self._book = [shared.members[member] for member in members]
-        self._first = first_picture(self._book, settings.chunk_bytes, settings.eager_bytes, settings.hierarchy)
+        self._first = first_picture(
+            self._book,
+            settings.chunk_bytes,
+            settings.eager_bytes,
+            hierarchy=settings.hierarchy,
+            tuning=shared.tuning,
+            algorithms=settings.algorithms,
+        )
         #: Of the first picture.
         self.first = self._plans_from(self._first)
         #: What no chunk of the newest picture's plans exceeds.

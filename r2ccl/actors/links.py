@@ -15,6 +15,7 @@ from r2ccl.actors.receivers import Arrivals, RelayedFrames, Switchboard
 from r2ccl.actors.shared import Shared
 from r2ccl.ids import LinkId
 from r2ccl.protocol import session_events as session
+from r2ccl.protocol.dial_window import DialWindow
 from r2ccl.protocol.echo import pack_echo, read_echo
 from r2ccl.protocol.health import LinkHealth
 from r2ccl.protocol.nic_session import LinkState, NicSession
@@ -47,6 +48,7 @@ class Port:
         #: (peer, remote NIC) -> link. Bounded by peers x their NICs.
         self.links: dict[tuple[int, int], Link] = {}
         self._left: set[int] = set()
+        self._window = DialWindow()
 
     def link(self, peer: int, remote_nic: int) -> Link:
         """The link to a peer's NIC, made on first use."""
@@ -76,8 +78,16 @@ class Port:
 
     def want(self, peer: int, remote_nic: int) -> None:
         """The link shall exist; whoever of the two is the dialler dials."""
-        if peer not in self._left:
-            self.step(self.link(peer, remote_nic), session.Wanted())
+        if peer in self._left:
+            return
+        link = self.link(peer, remote_nic)
+        is_first = link.session.dialler and link.session.state is LinkState.ABSENT
+        if not is_first or self._window.admit((peer, remote_nic)):
+            self.step(link, session.Wanted())
+
+    def _dial_next(self) -> None:
+        while (way := self._window.following()) is not None:
+            self.want(*way)
 
     def left_alone(self, peer: int, remote_nic: int) -> None:
         """No link to the peer is in service: this one is needed now, also if no plan named it."""
@@ -143,13 +153,16 @@ class Port:
         """One event of a link's session, and its effects."""
         was = link.session.state
         effects = link.session.handle(event, self._shared.clock.now())
-        self._trace(link, was, event)
+        self._stepped(link, was, event)
         for effect in effects:
             self._perform(link, effect)
 
-    def _trace(self, link: Link, was: LinkState, event: session.Event) -> None:
+    def _stepped(self, link: Link, was: LinkState, event: session.Event) -> None:
         """Steps on the way between being in service and not, which is what the event log keeps."""
         if link.session.state is not was:
+            if was is LinkState.DIALLING and self._window.over((link.id.peer, link.id.remote_nic)):
+                # Not within this step: its effects come first.
+                self._shared.timers.after(0.0, self._dial_next)
             self._shared.events.trace(
                 "session", link=str(link.id), change=f"{was.name}->{link.session.state.name}",
                 cause=link.session.cause or type(event).__name__,
@@ -224,7 +237,7 @@ class Port:
         alone = not self._switchboard.has_path(peer)
         was, event = link.session.state, session.Established(connection.purpose, alone)
         effects = link.session.handle(event, self._shared.clock.now())
-        self._trace(link, was, event)
+        self._stepped(link, was, event)
         for effect in effects:
             if isinstance(effect, session.AbortConnections):
                 self._abort(link)

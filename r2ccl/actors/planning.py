@@ -63,7 +63,7 @@ class Plans:
         self._messages: dict[tuple[Call, int, bool], Planned] = {}
         self._agreement = (
             f"epoch {picture.epoch}, R2CCL_CHUNK_BYTES {picture.chunk_bytes}, R2CCL_EAGER_BYTES {picture.eager_bytes}, "
-            f"{kernel_name()}{_nodes_in_words(picture)}"
+            f"{kernel_name()}{_nodes_in_words(picture)}{_measured(picture)}"
         )
 
     @property
@@ -177,6 +177,14 @@ class Plans:
             sends=tuple(dataclasses.replace(send, target=members[send.target]) for send in program.sends),
             receives=tuple(dataclasses.replace(part, source=members[part.source]) for part in program.receives),
         )
+
+
+def _measured(picture: Picture) -> str:
+    """What plans depend on beyond the defaults, for the agreement."""
+    asked = f", R2CCL_ALGORITHMS {picture.algorithms}" if picture.algorithms else ""
+    if picture.tuning is None or (picture.cost is None and not picture.nodes):
+        return asked
+    return f"{asked}, tuning {zlib.crc32(repr(picture.tuning.as_numbers()).encode()):08x} of {picture.wire}"
 
 
 def _elements(part: Send | Receive) -> int:

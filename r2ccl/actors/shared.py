@@ -13,11 +13,13 @@ from r2ccl.clock import Clock
 from r2ccl.config import Settings
 from r2ccl.ids import RELAY_NIC, SHARED_NIC
 from r2ccl.protocol.baseline import Strictness
+from r2ccl.protocol.dial_patience import crowd
 from r2ccl.protocol.evidence import EvidenceLimits, LinkEvidence, SwitchBudget
 from r2ccl.protocol.nic_session import SessionTimes
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import AddressBook, Endpoint, Nic, shared_memory_endpoint
+from r2ccl.tuning import Tuning
 
 
 def no_errors(nic: Nic) -> int | None:
@@ -57,6 +59,11 @@ class Shared:
         object.__setattr__(self, "thread", threading.get_ident())
 
     @property
+    def tuning(self) -> Tuning | None:
+        """What messages cost, the same on all ranks: what rank 0 announced."""
+        return self.members[0].tuning
+
+    @property
     def size(self) -> int:
         return len(self.members)
 
@@ -88,7 +95,7 @@ class Shared:
     def session_times(self) -> SessionTimes:
         """The periods of link sessions."""
         s = self.settings
-        return SessionTimes(s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s)
+        return SessionTimes(s.dial_timeout_s, s.redial_s, s.quiet_s, s.quiet_max_s, s.stable_s, crowd=crowd(self.size))
 
     def link_evidence(self) -> LinkEvidence:
         """What will speak against a link of ours, by the limits of the settings."""

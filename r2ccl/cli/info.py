@@ -1,7 +1,8 @@
 """``r2ccl info``: what a rank that starts here and now would go by, and who said so.
 
-Settings with their origins, the NICs with the reasons for leaving others out, versions, and the bound on memory. It
-opens nothing and asks nobody else. On a terminal it prints tables, to a pipe plain lines, with ``--json`` one object.
+Settings with their origins, the tuning, the NICs with the reasons for leaving others out, versions, and the bound on
+memory. It opens nothing and asks nobody else. On a terminal it prints tables, to a pipe plain lines, with ``--json``
+one object.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from r2ccl._version import __version__
 from r2ccl.cli.plain_table import aligned
+from r2ccl.cli.tune_report import told_of
 from r2ccl.config import Reading, Settings, environment, read_settings, shown_value
 from r2ccl.errors import ConfigurationError
 from r2ccl.reduction import kernel_name
@@ -28,6 +30,7 @@ from r2ccl.topology import device_label
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import find_nics
 from r2ccl.transport.node_identity import node_id
+from r2ccl.tuning import TuningFile, find_tuning
 
 #: For the example where no launcher says how many ranks there are.
 EXAMPLE_RANKS = 8
@@ -84,6 +87,7 @@ def gather(environ: Mapping[str, str]) -> dict[str, Any]:
         "node": node_id(settings.node_id),
         "reduction_kernel": kernel_name(),
         "settings_file": str(reading.file) if reading.file is not None else None,
+        "tuning": _tuning(find_tuning(settings.tuning, environ)),
         "warnings": reading.warnings,
         "settings": {field.name: _setting(field, reading) for field in dataclasses.fields(Settings)},
         "nics": list(found.nics),
@@ -91,6 +95,13 @@ def gather(environ: Mapping[str, str]) -> dict[str, Any]:
         "nic_error": found.error or None,
         "memory_bound": memory_bound(settings.credit_bytes, ranks or EXAMPLE_RANKS),
     }
+
+
+def _tuning(found: TuningFile | None) -> dict[str, Any] | None:
+    """What plans are made from, if this is rank 0; None: from defaults."""
+    if found is None:
+        return None
+    return {"file": str(found.path), "measured": found.measured, **told_of(found.tuning)}
 
 
 def memory_bound(credit_bytes: int, ranks: int) -> dict[str, Any]:
@@ -162,6 +173,7 @@ def show(gathered: Mapping[str, Any], console: Console) -> None:
         _say(console, f"{word.replace('_', ' ')}: {gathered[word]}")
     _say(console, f"settings file: {gathered['settings_file'] or 'none'}")
     _say(console, f"memory bound: {gathered['memory_bound']['formula']}")
+    _show_tuning(gathered["tuning"], console)
     for warning in gathered["warnings"]:
         _say(console, f"warning: {warning}")
     rows = [(name, _value(row), row["origin"], row["meaning"]) for name, row in gathered["settings"].items()]
@@ -180,6 +192,16 @@ def show(gathered: Mapping[str, Any], console: Console) -> None:
     _table(console, "NICs", ("NIC", "device", "address", "speed", "MTU", "share"), nics)
     left_out = [(out["device"], out["reason"]) for out in gathered["left_out"]]
     _table(console, "left out", ("device", "why"), left_out)
+
+
+def _show_tuning(tuning: Mapping[str, Any] | None, console: Console) -> None:
+    if tuning is None:
+        _say(console, "tuning: none, plans are made from defaults (measure with `r2ccl tune`)")
+        return
+    _say(console, f"tuning: {tuning['file']} ({tuning['measured']})")
+    for wire, cost in tuning["wires"].items():
+        alpha_us, gb_s = cost["alpha_s"] * 1e6, 1e-9 / cost["beta_s_per_byte"]
+        _say(console, f"  {wire.replace('_', ' ')}: a message {alpha_us:.1f} us, then {gb_s:.2f} GB/s")
 
 
 def _value(row: Mapping[str, Any]) -> str:

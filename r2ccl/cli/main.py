@@ -18,6 +18,7 @@ from r2ccl.cli.nics import NICS_HELP, nics_command
 from r2ccl.cli.ping import PING_HELP, ping_command
 from r2ccl.cli.soak import SOAK_HELP, soak_command
 from r2ccl.cli.topology_check import TOPOLOGY_CHECK_HELP, topology_check_command
+from r2ccl.cli.tune import TUNE_HELP, tune_command
 from r2ccl.errors import R2cclError
 
 app = typer.Typer(
@@ -83,6 +84,7 @@ app.command("faults", help=FAULTS_HELP)(faults_command)
 app.command("topology-check", help=TOPOLOGY_CHECK_HELP)(topology_check_command)
 app.command("nics", help=NICS_HELP)(nics_command)
 app.command("ping", help=PING_HELP, no_args_is_help=True)(ping_command)
+app.command("tune", help=TUNE_HELP)(tune_command)
 app.add_typer(lab_app)
 app.command("soak", help=SOAK_HELP)(soak_command)
 

@@ -1,9 +1,11 @@
 """Which algorithm, and chunks of which size: a pure function of request, ranks and picture, so that all ranks agree.
 
-The algorithm is the one that the cost model expects to be fastest among those that are allowed. Some rules are no
-matter of cost: what sends from copies is never used above the eager limit; neither is the direct reduce-scatter, whose
-receivers keep what comes out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes.
-Hierarchical schedules there are only where some ranks share a node and others do not; costs come from ``levels`` then.
+The algorithm is the one that the cost model expects to be fastest among those that are allowed, by figures that were
+measured (``r2ccl tune``) or else by defaults; so the sizes at which algorithms change are nobody's constants. One that
+was asked for by name (R2CCL_ALGORITHMS) goes before, where it is allowed. Some rules are no matter of cost: what sends
+from copies is never used above the eager limit; neither is the direct reduce-scatter, whose receivers keep what comes
+out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes. Hierarchical schedules
+there are only where some ranks share a node and others do not; costs come from ``levels`` then.
 
 The size of chunks:
 
@@ -24,9 +26,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from r2ccl.config import KIB
-from r2ccl.planner.cost import Wires, cost_s
+from r2ccl.planner.cost import cost_s
 from r2ccl.planner.levels import cost_on_levels_s, levels
 from r2ccl.planner.picture import Picture
+from r2ccl.planner.preferences import preferred
 from r2ccl.planner.requests import CollectiveKind, Request
 from r2ccl.schedule.algorithms import ALGORITHMS, Algorithm, algorithm
 from r2ccl.schedule.ir import Program
@@ -60,6 +63,9 @@ def choose(request: Request, ranks: int, picture: Picture) -> Choice:
     # Of equals the later one: the list goes from few steps to few bytes, and with two ranks the ring is
     # halving-doubling that forwards by chunk.
     fastest = min(reversed(expected), key=lambda name: expected[name])
+    if picture.algorithms:
+        asked = preferred(picture.algorithms).get(request.kind.value, "")
+        fastest = asked if asked in expected else fastest
     chunk_bytes = _chunk_bytes(algorithm(request.kind.value, fastest), request, ranks, picture)
     reason = _reason(request, ranks, picture, expected, fastest, chunk_bytes)
     return Choice(fastest, chunk_bytes, reason, picture.nodes)
@@ -93,8 +99,7 @@ def _expected_s(candidate: Algorithm, request: Request, ranks: int, picture: Pic
     collective, name, payload_bytes = candidate.collective, candidate.name, request.payload_bytes
     if picture.nodes:
         return cost_on_levels_s(collective, name, ranks, payload_bytes, levels(picture, chunk_bytes))
-    wires = Wires(picture.latency_s, 1 / picture.rank_bandwidth_bytes_s, chunk_bytes)
-    return cost_s(collective, name, ranks, payload_bytes, wires)
+    return cost_s(collective, name, ranks, payload_bytes, picture.wires(chunk_bytes))
 
 
 def largest_chunk_bytes(picture: Picture) -> int:
@@ -131,6 +136,8 @@ def _reason(
     text += f"{fastest} {_ms(expected[fastest])}"
     if others:
         text += f", against {', '.join(others)}"
+    if picture.cost is not None:
+        text += f"; by what was measured on {picture.wire.replace('_', ' ')}"
     if request.kind is CollectiveKind.ALL_REDUCE and "recursive_doubling" not in expected:
         text += f"; recursive_doubling sends from copies, so only up to {picture.eager_bytes} bytes"
     return f"{text}; chunks of {chunk_bytes} bytes"

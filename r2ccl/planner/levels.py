@@ -34,13 +34,14 @@ itself, which handles all that it sends, whatever the wire; of a broadcast a lea
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from r2ccl.planner.cost import DELTA_S_PER_BYTE, OVERHEAD, Wires, binomial_s, cost_s
+from r2ccl.planner.cost import Wires, binomial_s, cost_s, measured_wires
 from r2ccl.planner.picture import Picture
 
-#: Through shared memory a frame there and one back took 21 us with both ends asleep, 10 awake; the operation around it
-#: is the same as over TCP.
+#: Where nobody measured (``r2ccl tune``). Through shared memory a frame there and one back took 21 us with both ends
+#: asleep, 10 awake; the operation around it is the same as over TCP.
 WITHIN_LATENCY_S = 20e-6
 #: What one rank moved in each direction in all-reduces of 16 to 128 MiB among two ranks of a node.
 WITHIN_BANDWIDTH_BYTES_S = 3e9
@@ -67,12 +68,14 @@ def levels(picture: Picture, chunk_bytes: int) -> Levels:
     """Of a picture in which ranks share nodes."""
     sizes = [len(node) for node in picture.nodes]
     largest, smallest = max(sizes), min(sizes)
-    node_s_per_byte = 1 / picture.node_bandwidth_bytes_s
-    latency_s = max(picture.latency_s, WITHIN_LATENCY_S)
-    within = Wires(WITHIN_LATENCY_S, 1 / WITHIN_BANDWIDTH_BYTES_S, chunk_bytes)
+    alone = picture.wires(chunk_bytes)
+    node_s_per_byte = max(1 / picture.node_bandwidth_bytes_s, 0.0 if picture.cost is None else alone.beta_s_per_byte)
+    within = _within(picture, chunk_bytes)
+    latency_s = max(alone.alpha_s, within.alpha_s)
 
     def across(s_per_byte: float) -> Wires:
-        return Wires(latency_s, max(s_per_byte, within.beta_s_per_byte), chunk_bytes)
+        beta_s_per_byte = max(s_per_byte, within.beta_s_per_byte)
+        return dataclasses.replace(alone, alpha_s=latency_s, beta_s_per_byte=beta_s_per_byte)
 
     in_order = [rank for node in picture.nodes for rank in node] == list(range(len(picture.nics)))
     even = largest == smallest and largest.bit_count() == 1
@@ -82,11 +85,19 @@ def levels(picture: Picture, chunk_bytes: int) -> Levels:
         smallest=smallest,
         even=even,
         aligned=even and in_order and len(sizes).bit_count() == 1,
-        alone=across(1 / picture.rank_bandwidth_bytes_s),
+        alone=across(alone.beta_s_per_byte),
         crowded=across(largest * node_s_per_byte),
-        shared=Wires(latency_s, node_s_per_byte, chunk_bytes),
+        shared=dataclasses.replace(alone, alpha_s=latency_s, beta_s_per_byte=node_s_per_byte),
         within=within,
     )
+
+
+def _within(picture: Picture, chunk_bytes: int) -> Wires:
+    tuning = picture.tuning
+    if tuning is None or tuning.shared_memory is None:
+        return Wires(WITHIN_LATENCY_S, 1 / WITHIN_BANDWIDTH_BYTES_S, chunk_bytes)
+    cost = tuning.shared_memory
+    return measured_wires(cost, cost.beta_s_per_byte, tuning.gamma_s_per_byte, chunk_bytes)
 
 
 #: Of algorithms that are not listed, and not hierarchical: all ranks of a node send across at once.
@@ -117,7 +128,7 @@ def cost_on_levels_s(collective: str, algorithm: str, ranks: int, payload_bytes:
 def _hierarchical_s(collective: str, ranks: int, payload_bytes: int, on: Levels) -> float:
     started = (on.largest - 1) * on.within.alpha_s + (on.nodes - 1) * on.shared.alpha_s
     hops = on.largest + on.nodes - 2
-    busy = max(ranks - 1 - hops, 0) * OVERHEAD * on.within.alpha_s
+    busy = max(ranks - 1 - hops, 0) * on.within.busy_s
     handled = (1 - 1 / ranks) * on.within.beta_s_per_byte
     match collective:
         case "all_reduce":
@@ -144,8 +155,8 @@ def _halving_doubling_s(payload_bytes: int, on: Levels) -> float:
     within = (1 - 1 / on.largest) * payload_bytes
     across = (1 - 1 / on.nodes) * payload_bytes / on.largest
     started = _rounds(on.largest) * on.within.alpha_s + _rounds(on.nodes) * on.crowded.alpha_s
-    moved = within * (on.within.beta_s_per_byte + DELTA_S_PER_BYTE)
-    return 2 * (started + moved + across * (on.crowded.beta_s_per_byte + DELTA_S_PER_BYTE))
+    moved = within * (on.within.beta_s_per_byte + on.within.delta_s_per_byte)
+    return 2 * (started + moved + across * (on.crowded.beta_s_per_byte + on.crowded.delta_s_per_byte))
 
 
 def _rounds(power_of_two: int) -> int:

@@ -16,9 +16,12 @@ All numbers are elements. Pure: the same on every call with equal arguments.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from r2ccl.planner.intervals import Overlaps, Union
 from r2ccl.schedule.ir import Program, Receive, Segment, Send
 
 
@@ -88,21 +91,87 @@ def plan_memory(program: Program, layout: Layout, arrays: int) -> MemoryPlan:
     return _Planner(program, layout, arrays).plan()
 
 
+class _Regions:
+    """Regions in order that do not overlap."""
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self.all = [region for region in regions if region.start < region.stop]
+        self._starts = [region.start for region in self.all]
+        self._stops = [region.stop for region in self.all]
+
+    def containing(self, segment: Segment) -> Region | None:
+        """The one that holds all of it."""
+        place = bisect_right(self._starts, segment[0]) - 1
+        return self.all[place] if place >= 0 and segment[1] <= self._stops[place] else None
+
+    def touching(self, segment: Segment) -> list[Region]:
+        """Those that hold some of it."""
+        return self.all[bisect_right(self._stops, segment[0]) : bisect_left(self._starts, segment[1])]
+
+
+class _Writes:
+    """What a rank has received when something begins, by its own lists of what waits for what."""
+
+    def __init__(self, program: Program) -> None:
+        receives = program.receives
+        numbered = [(segment, index) for index, receive in enumerate(receives) for segment in receive.segments]
+        self._overlaps = Overlaps(numbered)
+        #: Receives as bits of a number: those of exactly this segment, and by receive those that are over before.
+        self._exactly: dict[Segment, int] = {}
+        for segment, index in numbered:
+            self._exactly[segment] = self._exactly.get(segment, 0) | 1 << index
+        self._before: list[int | None] = [None] * len(receives)
+        for index in range(len(receives)):
+            self._find_before(receives, index)
+
+    def _find_before(self, receives: Sequence[Receive], index: int) -> None:
+        """Without recursion: chains are as long as there are ranks."""
+        path = [index]
+        while path:
+            missing = [other for other in receives[path[-1]].after if self._before[other] is None]
+            if self._before[path[-1]] is None and missing:
+                path += missing
+            else:
+                here = path.pop()
+                self._before[here] = self.over(receives[here].after)
+
+    def over(self, after: Iterable[int]) -> int:
+        """These receives and all before them, as bits."""
+        bits = 0
+        for receive in after:
+            bits |= 1 << receive | (self._before[receive] or 0)
+        return bits
+
+    def missing(self, segment: Segment, over: int) -> list[Segment]:
+        """What of the segment has not been received by the time that these are over, in order."""
+        if segment[0] == segment[1]:
+            return []
+        if not over:
+            return [segment]
+        if self._exactly.get(segment, 0) & over:
+            return []
+        return Union(found for found, index in self._overlaps.touching(segment) if over >> index & 1).rest_of(segment)
+
+
 class _Planner:
     def __init__(self, program: Program, layout: Layout, arrays: int) -> None:
         self._program = program
         self._arrays = arrays
-        self._inputs = [region for region in layout.inputs if region.start < region.stop]
-        self._outputs = [region for region in layout.outputs if region.start < region.stop]
-        self._before = _writes_before(program)
+        self._inputs = _Regions(layout.inputs)
+        self._outputs = _Regions(layout.outputs)
+        self._writes = _Writes(program)
+        #: By send: which receives are over before it begins.
+        self._over_before = [self._writes.over(send.after) for send in program.sends]
         #: Positions that must lie side by side, and do not in the outputs: their home is work memory.
         self._work = self._work_segments()
+        #: How much work memory lies before each of them.
+        self._work_before = [0, *accumulate(stop - start for start, stop in self._work.segments)]
         self._first: dict[tuple[int, int], Copy] = {}
 
     def plan(self) -> MemoryPlan:
         sends = tuple(
-            tuple(self._read(segment, self._written(send.after)) for segment in send.segments)
-            for send in self._program.sends
+            tuple(self._read(segment, over) for segment in send.segments)
+            for send, over in zip(self._program.sends, self._over_before, strict=True)
         )
         receives = tuple(tuple(self._home(segment) for segment in r.segments) for r in self._program.receives)
         operands = tuple(
@@ -116,28 +185,23 @@ class _Planner:
             operands=operands,
             first=tuple(self._first[key] for key in sorted(self._first)),
             last=last,
-            work=sum(stop - start for start, stop in self._work),
-            results=tuple(Span(r.array, r.offset, r.offset + r.stop - r.start) for r in self._outputs),
+            work=self._work_before[-1],
+            results=tuple(Span(r.array, r.offset, r.offset + r.stop - r.start) for r in self._outputs.all),
         )
-
-    def _written(self, after: Iterable[int]) -> list[Segment]:
-        """What has been received by then."""
-        indices = {index for receive in after for index in (receive, *self._before[receive])}
-        return [segment for index in sorted(indices) for segment in self._program.receives[index].segments]
 
     def _operand(self, receive: Receive, home: Span) -> Span | None:
         if not receive.reduce:
             return None
-        own = self._read((receive.start, receive.stop), self._written(receive.after))
+        own = self._read((receive.start, receive.stop), self._writes.over(receive.after))
         return None if own == home else own
 
-    def _read(self, segment: Segment, written: Sequence[Segment]) -> Span:
-        """Where a segment's values are, after these writes."""
-        missing = _without(segment, written)
+    def _read(self, segment: Segment, over: int) -> Span:
+        """Where a segment's values are, after these receives."""
+        missing = self._writes.missing(segment, over)
         if not missing:
             return self._home(segment)
         if missing == [segment]:
-            region = _containing(self._inputs, segment)
+            region = self._inputs.containing(segment)
             if region is not None:
                 return _span(region, segment)
         for gap in missing:
@@ -145,10 +209,8 @@ class _Planner:
         return self._home(segment)
 
     def _copy_home(self, segment: Segment) -> None:
-        for region in self._inputs:
-            start, stop = max(region.start, segment[0]), min(region.stop, segment[1])
-            if start < stop:
-                self._copy_first((start, stop), region)
+        for region in self._inputs.touching(segment):
+            self._copy_first((max(region.start, segment[0]), min(region.stop, segment[1])), region)
 
     def _copy_first(self, segment: Segment, region: Region) -> None:
         for part in self._homes_of(segment):
@@ -158,58 +220,52 @@ class _Planner:
 
     def _copy_what_nobody_writes(self) -> None:
         """Results that were there from the start, such as a rank's own part of what it gathers."""
-        received = [segment for receive in self._program.receives for segment in receive.segments]
-        for region in self._outputs:
-            for gap in _without((region.start, region.stop), received):
-                for source in self._inputs:
-                    start, stop = max(source.start, gap[0]), min(source.stop, gap[1])
-                    if start < stop:
-                        self._copy_first((start, stop), source)
+        every = (segment for receive in self._program.receives for segment in receive.segments)
+        received = Union(segment for segment in every if segment[0] < segment[1])
+        for region in self._outputs.all:
+            for gap in received.rest_of((region.start, region.stop)):
+                self._copy_home(gap)
 
     def _homes_of(self, segment: Segment) -> Iterator[Segment]:
         """The segment, cut where its home changes arrays."""
-        for start, stop in self._work:
-            if max(start, segment[0]) < min(stop, segment[1]):
-                yield (max(start, segment[0]), min(stop, segment[1]))
-        for gap in _without(segment, self._work):
-            for region in self._outputs:
-                if max(region.start, gap[0]) < min(region.stop, gap[1]):
-                    yield (max(region.start, gap[0]), min(region.stop, gap[1]))
+        for place in self._work.touching(segment):
+            start, stop = self._work.segments[place]
+            yield (max(start, segment[0]), min(stop, segment[1]))
+        for gap in self._work.rest_of(segment):
+            for region in self._outputs.touching(gap):
+                yield (max(region.start, gap[0]), min(region.stop, gap[1]))
 
     def _home(self, segment: Segment) -> Span:
         if segment[0] == segment[1]:
             return Span(0 if self._arrays else self._arrays, 0, 0)
-        used = 0
-        for start, stop in self._work:
-            if start <= segment[0] and segment[1] <= stop:
-                return Span(self._arrays, used + segment[0] - start, used + segment[1] - start)
-            used += stop - start
-        region = _containing(self._outputs, segment)
+        place = self._work.holder(segment)
+        if place is not None:
+            start = self._work_before[place] + segment[0] - self._work.segments[place][0]
+            return Span(self._arrays, start, start + segment[1] - segment[0])
+        region = self._outputs.containing(segment)
         assert region is not None, f"{segment} has no home"
         return _span(region, segment)
 
     def _results_from_work(self) -> Iterator[Copy]:
-        for region in self._outputs:
-            for start, stop in self._work:
-                begin, end = max(start, region.start), min(stop, region.stop)
-                if begin < end:
-                    yield Copy(self._home((begin, end)), _span(region, (begin, end)))
+        for region in self._outputs.all:
+            for place in self._work.touching((region.start, region.stop)):
+                start, stop = self._work.segments[place]
+                part = (max(start, region.start), min(stop, region.stop))
+                yield Copy(self._home(part), _span(region, part))
 
-    def _work_segments(self) -> list[Segment]:
+    def _work_segments(self) -> Union:
         """Whatever no single output holds, and with it all that shares a transfer with some of it."""
-        every = [segment for part in self._parts() for segment in part.segments if segment[0] < segment[1]]
-        homeless = _merged(segment for segment in self._needing_home() if _containing(self._outputs, segment) is None)
+        needing = self._needing_home()
+        homed = set(needing)
+        homeless = Union(segment for segment in needing if self._outputs.containing(segment) is None)
+        if not homeless.segments:
+            return homeless
+        every = {segment for part in self._parts() for segment in part.segments if segment[0] < segment[1]} & homed
         while True:
-            drawn_in = [
-                segment
-                for segment in every
-                if any(start < segment[1] and segment[0] < stop for start, stop in homeless)
-                and not any(start <= segment[0] and segment[1] <= stop for start, stop in homeless)
-                and segment in self._homed
-            ]
+            drawn_in = [s for s in every if homeless.touches(s) and homeless.holder(s) is None]
             if not drawn_in:
                 return homeless
-            homeless = _merged([*homeless, *drawn_in])
+            homeless = Union([*homeless.segments, *drawn_in])
 
     def _parts(self) -> Iterator[Send | Receive]:
         yield from self._program.sends
@@ -218,59 +274,14 @@ class _Planner:
     def _needing_home(self) -> list[Segment]:
         """What is received, and what is sent from more than one place."""
         needing = [segment for receive in self._program.receives for segment in receive.segments]
-        for send in self._program.sends:
-            written = self._written(send.after)
+        for send, over in zip(self._program.sends, self._over_before, strict=True):
             for segment in send.segments:
-                untouched = _without(segment, written) == [segment]
-                if not (untouched and _containing(self._inputs, segment) is not None):
+                untouched = self._writes.missing(segment, over) == [segment]
+                if not (untouched and self._inputs.containing(segment) is not None):
                     needing.append(segment)
-        needing = [segment for segment in needing if segment[0] < segment[1]]
-        self._homed = set(needing)
-        return needing
-
-
-def _writes_before(program: Program) -> list[frozenset[int]]:
-    """Per receive: the receives that are over before it begins, by this rank's own lists."""
-    before: list[frozenset[int] | None] = [None] * len(program.receives)
-
-    def of(index: int) -> frozenset[int]:
-        known = before[index]
-        if known is None:
-            after = program.receives[index].after
-            known = before[index] = frozenset(after).union(*(of(other) for other in after))
-        return known
-
-    return [of(index) for index in range(len(program.receives))]
-
-
-def _containing(regions: Iterable[Region], segment: Segment) -> Region | None:
-    return next((r for r in regions if r.start <= segment[0] and segment[1] <= r.stop), None)
+        return [segment for segment in needing if segment[0] < segment[1]]
 
 
 def _span(region: Region, segment: Segment) -> Span:
     start = region.offset + segment[0] - region.start
     return Span(region.array, start, start + segment[1] - segment[0])
-
-
-def _without(segment: Segment, others: Iterable[Segment]) -> list[Segment]:
-    """What of the segment none of the others covers, in order."""
-    left = [segment] if segment[0] < segment[1] else []
-    for start, stop in others:
-        left = [
-            piece
-            for begin, end in left
-            for piece in ((begin, min(end, start)), (max(begin, stop), end))
-            if piece[0] < piece[1]
-        ]
-    return left
-
-
-def _merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Their union: in order, those that touch or overlap joined."""
-    joined: list[Segment] = []
-    for start, stop in sorted(segments):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined

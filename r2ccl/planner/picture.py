@@ -1,5 +1,10 @@
 """The picture of the network that all ranks agree on, and plan from. Data, versioned by its epoch.
 
+What a message costs comes from what ``r2ccl tune`` measured, if rank 0 announced it, for the wire that the ranks'
+slowest step goes by: memory if all of them are on one node, else loopback if all their NICs are there, else the
+network. Without figures of that wire the constants below hold. The speed of NICs never comes from there: they announce
+it, and report it anew when it changes; on a network a byte takes as long as the slower of the two says.
+
 In epoch 0 it follows from what the ranks announced when they met: each knows the same book of addresses and the same
 planning settings, so each draws the same picture without a message. A later one differs from it by what ranks report of
 their NICs since, and those reports are agreed on (:mod:`r2ccl.protocol.agreement`).
@@ -12,7 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r2ccl.config import KIB
+from r2ccl.planner.cost import Wires, measured_wires
 from r2ccl.topology import Member, Nic
+from r2ccl.tuning import Tuning, WireCost
 
 #: Where nothing was measured: about what a small message between two event loops costs over loopback TCP.
 DEFAULT_LATENCY_S = 30e-6
@@ -46,6 +53,12 @@ class Picture:
     sharers: tuple[int, ...] = ()
     #: The setting R2CCL_HIERARCHY is "on": hierarchical schedules are used wherever there are some.
     insists: bool = False
+    #: What was measured; None: nothing.
+    tuning: Tuning | None = None
+    #: Which kind of wire the slowest step goes by.
+    wire: str = "network"
+    #: The algorithms that were asked for, as R2CCL_ALGORITHMS has them.
+    algorithms: str = ""
 
     def __post_init__(self) -> None:
         if self.nodes and (
@@ -56,6 +69,28 @@ class Picture:
         for rank, nics in enumerate(self.nics):
             if not nics or any(nic.bandwidth_bytes_s <= 0 for nic in nics):
                 raise ValueError(f"rank {rank} has no NIC that carries anything, or one without bandwidth")
+
+    @property
+    def cost(self) -> WireCost | None:
+        """What was measured on the wire of the slowest step; None: nothing."""
+        found: WireCost | None = None if self.tuning is None else getattr(self.tuning, self.wire)
+        return found
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """Of a rank, over all its NICs."""
+        announced = 1 / self.rank_bandwidth_bytes_s
+        if self.cost is None:
+            return announced
+        measured = self.cost.beta_s_per_byte
+        # A NIC that was lost, or became slow, is known here and not in the file. Elsewhere cores set the pace.
+        return max(announced, measured) if self.wire == "network" else measured
+
+    def wires(self, chunk_bytes: int) -> Wires:
+        """Of a rank, over all its NICs, in chunks of that size."""
+        if self.tuning is None or self.cost is None:
+            return Wires(self.latency_s, self.seconds_per_byte, chunk_bytes)
+        return measured_wires(self.cost, self.seconds_per_byte, self.tuning.gamma_s_per_byte, chunk_bytes)
 
     @property
     def latency_s(self) -> float:
@@ -83,12 +118,29 @@ def announced_bandwidth(nic: Nic) -> float:
     return nic.speed_mbit_s * _BYTES_S_PER_MBIT_S if nic.speed_mbit_s else DEFAULT_BANDWIDTH_BYTES_S
 
 
-def first_picture(book: Sequence[Member], chunk_bytes: int, eager_bytes: int, hierarchy: str = "auto") -> Picture:
-    """The picture of epoch 0, from what the members announced. ``hierarchy``: the setting R2CCL_HIERARCHY."""
-    nics = tuple(tuple(NicEstimate(announced_bandwidth(nic)) for nic in member.carrying) for member in book)
+def first_picture(
+    book: Sequence[Member],
+    chunk_bytes: int,
+    eager_bytes: int,
+    hierarchy: str = "auto",
+    tuning: Tuning | None = None,
+    algorithms: str = "",
+) -> Picture:
+    """The picture of epoch 0, from what the members announced. ``hierarchy`` and ``algorithms``: the settings
+    R2CCL_HIERARCHY and R2CCL_ALGORITHMS; ``tuning``: what rank 0 of the job announced."""
     nodes = _nodes(book) if hierarchy != "off" else ()
-    sharers = _sharers(book, nodes)
-    return Picture(0, nics, chunk_bytes, eager_bytes, nodes, sharers, hierarchy == "on")
+    return Picture(
+        epoch=0,
+        nics=tuple(tuple(NicEstimate(announced_bandwidth(nic)) for nic in member.carrying) for member in book),
+        chunk_bytes=chunk_bytes,
+        eager_bytes=eager_bytes,
+        nodes=nodes,
+        sharers=_sharers(book, nodes),
+        insists=hierarchy == "on",
+        tuning=tuning,
+        wire=wire_among(book, tuning),
+        algorithms=algorithms,
+    )
 
 
 def _nodes(book: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
@@ -106,6 +158,15 @@ def _sharers(book: Sequence[Member], nodes: Sequence[Sequence[int]]) -> tuple[in
         for place, own in zip(node, interfaces, strict=True):
             sharers[place] = sum(not own.isdisjoint(others) for others in interfaces)
     return tuple(sharers)
+
+
+def wire_among(book: Sequence[Member], tuning: Tuning | None) -> str:
+    """The wire that the slowest step among these ranks goes by. Rank 0 leaves figures of shared memory out where it
+    shares none, so that nobody needs to know how the others are set."""
+    if tuning is not None and tuning.shared_memory is not None and len({member.node for member in book}) == 1:
+        return "shared_memory"
+    hosts = [nic.endpoint.host for member in book for nic in member.carrying]
+    return "loopback" if all(host.startswith("127.") for host in hosts) else "network"
 
 
 def later_picture(first: Picture, epoch: int, reported: Sequence[Sequence[float | None]]) -> Picture:

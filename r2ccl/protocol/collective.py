@@ -75,13 +75,12 @@ def prepare(program: Program, chunk_elements: int) -> Waits:
     receive_waits = [split(receive) for receive in receives]
     send_chunks = tuple(chunks(send) for send in program.sends)
 
-    def gated(waits: list[tuple[int, list[int]]], receive: int) -> tuple[int, ...]:
-        return tuple(index for index, (_, gates) in enumerate(waits) if receive in gates)
+    def gated(waits: list[tuple[int, list[int]]]) -> tuple[tuple[int, ...], ...]:
+        return _turned_round([gates for _, gates in waits], len(receives))
 
-    def streamed(waits: list[tuple[int, list[int]]], receive: int) -> tuple[int, ...]:
-        return tuple(index for index, (stream, _) in enumerate(waits) if stream == receive)
+    def streamed(waits: list[tuple[int, list[int]]]) -> tuple[tuple[int, ...], ...]:
+        return _turned_round([[stream] * (stream >= 0) for stream, _ in waits], len(receives))
 
-    every = range(len(receives))
     return Waits(
         program=program,
         chunk_elements=chunk_elements,
@@ -91,13 +90,22 @@ def prepare(program: Program, chunk_elements: int) -> Waits:
         send_stream=tuple(stream for stream, _ in send_waits),
         receive_gates=tuple(len(gates) for _, gates in receive_waits),
         receive_stream=tuple(stream for stream, _ in receive_waits),
-        gated_sends=tuple(gated(send_waits, r) for r in every),
-        gated_receives=tuple(gated(receive_waits, r) for r in every),
-        streamed_sends=tuple(streamed(send_waits, r) for r in every),
-        streamed_receives=tuple(streamed(receive_waits, r) for r in every),
+        gated_sends=gated(send_waits),
+        gated_receives=gated(receive_waits),
+        streamed_sends=streamed(send_waits),
+        streamed_receives=streamed(receive_waits),
         acks_needed=sum(n for n, s in zip(send_chunks, program.sends, strict=True) if s.needs_ack),
         receive_index={(r.step, r.source): index for index, r in enumerate(receives)},
     )
+
+
+def _turned_round(waits: list[list[int]], receives: int) -> tuple[tuple[int, ...], ...]:
+    """From whom each waits for to who waits for each."""
+    followers: list[list[int]] = [[] for _ in range(receives)]
+    for index, awaited in enumerate(waits):
+        for receive in awaited:
+            followers[receive].append(index)
+    return tuple(map(tuple, followers))
 
 
 class CollectiveMachine:

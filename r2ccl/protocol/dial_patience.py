@@ -1,5 +1,8 @@
 """How long a dial of a link may take, and how long to wait before the next. Pure; ``nic_session`` asks.
 
+*A link that was never in service* is dialled while all ranks dial one another, and where many share few cores what is
+slow is the crowd, not the path. Giving up after a second and starting over then makes the crowd denser: 64 ranks on two
+cores dialled for ever. So in a large job such a dial may take longer, and longer after each that failed, up to a limit.
 *A backup that was never in service* may have no route: the period between its dials doubles with each that fails, up
 to a limit. *A link that is needed at once*, because no other is left, is hurried: where a network has several ways
 (ECMP), each socket takes the one that its ports hash to, so many fresh sockets find a way that is whole sooner than one
@@ -15,6 +18,15 @@ FRESH_SOCKETS = 6
 #: than the grace time. The long ones are for paths whose handshake takes more than 0.2 s.
 HURRIED_DIALS = 15
 HURRY_DOUBLINGS = 3
+#: A job of so many ranks has no crowd; one of four times as many gives its first dials four times as long.
+RANKS_WITHOUT_CROWD = 16
+#: With a dial of 1 s, a few of them fit into the time in which ranks have to find one another.
+CROWD_MAX = 15.0
+
+
+def crowd(ranks: int) -> float:
+    """How many times longer than others the first dials of a job may take."""
+    return min(CROWD_MAX, max(1.0, ranks / RANKS_WITHOUT_CROWD))
 
 
 class DialPatience:
@@ -40,6 +52,13 @@ class DialPatience:
         """A dial of both connections begins: how long it may take."""
         self._fresh_sockets = FRESH_SOCKETS
         return self._timeout_s()
+
+    def begin_first(self, crowd: float) -> float:
+        """The same, of a link that was never in service."""
+        timeout_s = self.begin()
+        if self._hurried:
+            return timeout_s
+        return timeout_s * min(CROWD_MAX, crowd * min(crowd, 2.0 ** min(self._failed, 30)))
 
     def try_again(self) -> float | None:
         """Time is up, and one of the two stands: how long a fresh socket for the other may take. None: give up."""

@@ -90,6 +90,8 @@ class SessionTimes:
     #: Limit of the doubling period between dials of a backup that was never in service. A route that appears, such as a
     #: router that is back, is used half a minute later at the latest; one that never does costs two packets a minute.
     redial_max_s: float = 30.0
+    #: See ``dial_patience.crowd``.
+    crowd: float = 1.0
 
 
 class NicSession:
@@ -175,7 +177,8 @@ class NicSession:
     def _dial(self) -> list[Effect]:
         self.state = LinkState.DIALLING
         self._standing = frozenset()
-        return [Dial(), self._arm(self._patience.begin())]
+        timeout_s = self._patience.begin() if self.served else self._patience.begin_first(self.times.crowd)
+        return [Dial(), self._arm(timeout_s)]
 
     def _arm(self, delay_s: float) -> ArmTimer:
         self._timer += 1

@@ -75,7 +75,7 @@ def test_bodies_of_wrong_types_are_bad_messages_or_say_the_same(fields: list[obj
             assert messages.pack(unpack(body))[messages.LENGTH_BYTES :] == body
 
 
-RIGHT = [1, 101, "node", [[0, "lo", "inet", "127.0.0.1", 1001, 0, 1500, False]]]
+RIGHT = [1, 101, "node", [[0, "lo", "inet", "127.0.0.1", 1001, 0, 1500, False]], []]
 
 
 def test_a_member_is_read_as_it_was_packed() -> None:
@@ -102,6 +102,7 @@ def test_a_member_with_one_value_exchanged_is_refused_or_says_the_same(data: st.
     ("place", "value"),
     [
         (1, float("inf")), (0, -1), (0, 1 << 32), (0, "1"), (0, True), (2, ["node"]), (2, "a\n"), (3, {}), (3, "nic"),
+        (4, None), (4, {}), (4, [1e-9]), (4, [1] * 13), (4, [float("nan")] * 13),
     ],
 )  # fmt: skip
 def test_a_member_that_would_only_fit_after_a_conversion_is_refused(place: int, value: object) -> None:
@@ -124,7 +125,7 @@ def test_a_nic_that_would_only_fail_when_it_is_dialled_is_refused_when_it_is_ann
     nic = [0, "lo", "inet", "127.0.0.1", 1001, 0, 1500, False]
     nic[place] = value
     with pytest.raises(ValueError, match="not an announcement"):
-        unpack_member(msgpack.packb([*RIGHT[:3], [nic]]))
+        unpack_member(msgpack.packb([*RIGHT[:3], [nic], []]))
 
 
 def test_lists_that_claim_to_be_long_are_refused_before_they_are_made() -> None:
