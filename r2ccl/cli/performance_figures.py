@@ -139,9 +139,7 @@ class Results:
     def parse(cls, read: Mapping[str, Any]) -> Results:
         """The inverse of :meth:`as_json`."""
         parts = {key: Part.parse(part) for key, part in read["parts"].items()}
-        return cls(
-            parts, dict(read["left_out"]), dict(read["facts"]), read["seconds"], read["others_s"]
-        )
+        return cls(parts, dict(read["left_out"]), dict(read["facts"]), read["seconds"], read["others_s"])
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -178,7 +178,3 @@ def split_keys(named: Sequence[str]) -> tuple[str, ...]:
         if key not in PARTS:
             raise UsageError(f"there is no part {key}; there are {', '.join(PARTS)}")
     return tuple(key for key in PARTS if key in keys or not keys)
-
-
-#: From the key of a part to its sides.
-Sides = Callable[[str], Sequence[SideStart]]
