@@ -82,7 +82,7 @@ def course(key: str, scale: Scale) -> Course:
     ranks = 4 if key in (TCP_4, MEMORY_4) else 2
     if key == SERVER:
         return Course(
-            key, ranks, (scale.server_bytes,), scale.server_rounds, float(scale.server_iterations),
+            key, ranks, (scale.server_bytes,), scale.server_rounds, scale.server_iterations * scale.server_bytes / 1e9,
             iterations=scale.server_iterations, tick_s=TICK_S,
         )  # fmt: skip
     if key == SMALL:
