@@ -78,7 +78,7 @@ async def play(comm: Communicator, turn: Turn) -> Answer:
         result = await operation()
         for exercise, buffers in zip(expected, window, strict=True):
             wrong += exercise.wrong_elements(buffers, result, turn.damage) + exercise.changed_inputs(buffers)
-    return Answer(times.starts_s, times.times_s, wrong, times.cpu_s, gaps_s)
+    return Answer(times.starts_s, times.times_s, wrong, cpu_s=times.cpu_s, gaps_s=gaps_s)
 
 
 def at_once(operations: Sequence[Operation]) -> Operation:

@@ -68,12 +68,12 @@ class Answer:
     #: How long each took.
     times_s: list[float] = field(default_factory=list)
     wrong: int = 0
+    #: Why this library cannot do it; then the rest means nothing.
+    error: str = ""
     #: Processor time that the timed operations took, of all threads.
     cpu_s: float = 0.0
     #: Between two ticks, where there was a ticker.
     gaps_s: list[float] = field(default_factory=list)
-    #: Why this library cannot do it; then the rest means nothing.
-    error: str = ""
 
     def as_line(self) -> str:
         """The inverse of :meth:`parse`."""
@@ -227,7 +227,7 @@ def play(library: Library, turn: Turn) -> Answer:
         operation()
         for exercise, buffers in zip(expected, window, strict=True):
             wrong += exercise.wrong_elements(buffers, damage=turn.damage)
-    return Answer(starts_s, times_s, wrong, cpu_s)
+    return Answer(starts_s, times_s, wrong, cpu_s=cpu_s)
 
 
 def serve(library: Library, control: Control) -> None:

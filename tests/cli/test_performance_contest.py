@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from r2ccl.cli import performance_parts as parts
-from r2ccl.cli.bench_teams import OPENMPI_OVER_TCP, RankFailed
+from r2ccl.cli.bench_teams import OPENMPI_OVER_TCP, Program, RankFailed
 from r2ccl.cli.bench_turns import Answer, Hello, Turn
 from r2ccl.cli.performance_contest import (
     ITERATIONS_MAX,
@@ -39,7 +39,9 @@ class Puppets:
         self._log.append((self._name, turn))
         gaps = [0.005, 0.006] if turn.tick_s else []
         times = [[scale * self._time_s] * turn.iterations for scale in (0.5, 1.0)]
-        return [Answer([0.0] * turn.iterations, each, turn.checks, 0.25 * sum(each), gaps) for each in times]
+        return [
+            Answer([0.0] * turn.iterations, each, turn.checks, cpu_s=0.25 * sum(each), gaps_s=gaps) for each in times
+        ]
 
 
 def side(log: list[tuple[str, Turn]], name: str, time_s: float, **changes: Any) -> Side:
@@ -67,7 +69,7 @@ def test_another_side_begins_each_round_and_later_the_order_turns_round():
 
 def test_an_operation_takes_as_long_as_its_slowest_rank():
     played = Played()
-    played.add([Answer([], [1.0, 5.0, 2.0], 1, 0.75), Answer([], [3.0, 1.0, 4.0], 2, 2.25)])
+    played.add([Answer([], [1.0, 5.0, 2.0], 1, cpu_s=0.75), Answer([], [3.0, 1.0, 4.0], 2, cpu_s=2.25)])
     assert (played.times_s, played.means_s, played.cpu_s, played.wrong) == ([4.0], [4.0], [1.0], 3)
 
 
@@ -170,7 +172,7 @@ def test_ours_go_the_way_that_their_name_says(tmp_path: Any):
 
 def test_open_mpi_is_told_to_share_memory_and_not_to_use_tcp_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     def as_elsewhere(*_: Any) -> list[Any]:
-        return [parts.Program(("mpirun",), {"PATH": "/bin", **OPENMPI_OVER_TCP})]
+        return [Program(("mpirun",), {"PATH": "/bin", **OPENMPI_OVER_TCP})]
 
     monkeypatch.setattr(parts, "peer_programs", as_elsewhere)
     (program,) = parts.openmpi(2, "python", parts.OPENMPI_BY_MEMORY, {}).programs(tmp_path / "x.sock")

@@ -16,7 +16,8 @@ from tests.cli.performances import everything, measured, part
 
 def test_a_ratio_is_that_of_turns_of_the_same_round():
     one = part(parts.TCP_2, measured("a", 4, [10, 20, 90]), measured("b", 4, [20, 20, 30]))
-    assert one.ratio("a", "b", 4) == Spread(1.0, 0.5, pytest.approx(3.0))
+    assert one.ratios("a", "b", 4) == pytest.approx([0.5, 1.0, 3.0])
+    assert one.ratio("a", "b", 4) == Spread.of(one.ratios("a", "b", 4))
     assert one.ratio("a", "c", 4) is None
     assert one.ratio("a", "b", 8) is None
 
@@ -48,7 +49,7 @@ def test_an_interval_covers_the_true_median_as_surely_as_it_says_and_none_within
 
     def misses(cut: int) -> float:
         """How probably the true median lies beyond, with so many values cut off at each end."""
-        return 2 * sum(math.comb(number, k) for k in range(cut + 1)) / 2**number
+        return 2 * sum(math.comb(number, k) for k in range(cut + 1)) / float(2**number)
 
     cut = int(spread.smallest)
     assert spread.largest == number - 1 - cut

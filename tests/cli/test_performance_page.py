@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from r2ccl.cli import performance, performance_page, performance_plot
+from r2ccl.cli import performance, performance_lab, performance_page, performance_plot
 from r2ccl.cli import performance_parts as parts
 from r2ccl.cli.main import app
 from r2ccl.cli.performance_figures import Results
@@ -124,7 +126,7 @@ def test_a_wrong_element_ends_with_1(runner: CliRunner, monkeypatch: pytest.Monk
 
 def test_what_is_kept_goes_on_only_at_its_own_scale(tmp_path: Path):
     keep = tmp_path / "keep.json"
-    keep.write_text(performance.json.dumps(everything().as_json()))
+    keep.write_text(json.dumps(everything().as_json()))
     assert performance._results(keep, quick=True) == everything()
     with pytest.raises(UsageError, match="is of a quick run"):
         performance._results(keep, quick=False)
@@ -134,7 +136,7 @@ def test_parts_that_are_kept_are_not_played_again(monkeypatch: pytest.MonkeyPatc
     begun: list[str] = []
     monkeypatch.setattr(performance.Run, "_part", lambda self, key, meter, done_s: begun.append(key))
     results = Results({parts.TCP_2: everything().parts[parts.TCP_2]})
-    console = performance.Console(quiet=True)
+    console = Console(quiet=True)
     run = performance.Run(parts.QUICK, parts.Pythons("a", "b"), results, console, None)
     run.play((parts.TCP_2, parts.SMALL))
     assert begun == [parts.SMALL]
@@ -156,9 +158,9 @@ def test_what_cannot_be_done_is_said_before_anything_starts(runner: CliRunner, a
 
 
 def test_where_no_lab_can_be_made_its_parts_are_left_out_and_the_rest_is_played(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(performance.performance_lab, "why_not", lambda: "not allowed")
+    monkeypatch.setattr(performance_lab, "why_not", lambda: "not allowed")
     results = Results()
-    run = performance.Run(parts.QUICK, parts.Pythons("a", "b"), results, performance.Console(quiet=True), None)
+    run = performance.Run(parts.QUICK, parts.Pythons("a", "b"), results, Console(quiet=True), None)
     run.play((parts.LAB, parts.PRICE))
     assert results.left_out == {"lab": "not allowed", "price": "not allowed"}
     assert results.parts == {}
@@ -180,7 +182,7 @@ def test_the_processor_is_found_in_its_file_or_said_to_be_unknown():
 
 def test_a_whole_run_is_planned_for_half_an_hour_and_a_quick_one_for_three_minutes():
     def minutes(scale: parts.Scale) -> float:
-        run = performance.Run(scale, parts.Pythons("a", "b"), Results(), performance.Console(quiet=True), None)
+        run = performance.Run(scale, parts.Pythons("a", "b"), Results(), Console(quiet=True), None)
         return run.total_s(parts.PARTS) / 60
 
     assert minutes(parts.WHOLE) <= 30
