@@ -167,7 +167,8 @@ def play(options: SocketOptions, wires: Wires, turn: Turn) -> Answer:
     size = bus_bytes(turn, options.ranks)
     if options.mode in ("streams", "mptcp"):
         return _play_stream(options, wires, turn, size)
-    x, out = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    # Written to, both: of zeros that nobody wrote all pages are one, which stays in the cache.
+    x, out = np.full(size, 1, np.uint8), np.full(size, 2, np.uint8)
     source, sink = x.data, out.data
 
     def operation() -> None:

@@ -216,7 +216,12 @@ def _time_us(one: Measured | None) -> str:
 
 
 def _ratio(spread: Spread | None) -> str:
-    return NONE if spread is None else f"{spread.median:.2f} ({spread.smallest:.2f} to {spread.largest:.2f})"
+    if spread is None:
+        return NONE
+    median, least, most = (
+        f"{value:.2f}" if value < 100 else f"{value:,.0f}" for value in (spread.median, spread.smallest, spread.largest)
+    )
+    return f"{median} ({least} to {most})"
 
 
 def _left_out(results: Results) -> str:
