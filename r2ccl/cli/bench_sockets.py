@@ -1,15 +1,15 @@
-"""What the kernel alone does with as many bytes: the floor and the limit that libraries are compared with.
+"""What the kernel alone does with as many bytes: the floor that libraries are compared with, and the wires' limit.
 
     python -m r2ccl.cli.bench_sockets OPTIONS      (JSON, see SocketOptions)
 
 A rank that takes its turns as a library does, but moves the bytes of an all-reduce without reducing anything, as many
 as each rank must send and receive at the least, 2(n-1)/n of the size:
 
-* ``exchange``: to the next rank and from the previous over plain TCP, one operation after the other. No collective over
-  sockets can take less time.
+* ``exchange``: to the next rank and from the previous over plain TCP, one operation after the other. It sleeps while it
+  waits, as event loops do; who spins instead hears of small messages sooner, and pays for it in processor time.
 * ``streams``: the same without a stop between operations, over one connection for each NIC. What the wires carry.
 * ``mptcp``: the same over one connection of the kernel's Multipath TCP.
-* ``memcpy``: from one array to another by numpy, in all ranks at once. No transport over memory can take less.
+* ``memcpy``: from one array to another by numpy, in all ranks at once.
 """
 
 from __future__ import annotations

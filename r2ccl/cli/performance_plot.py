@@ -12,7 +12,7 @@ from r2ccl.cli.performance_figures import Measured, Part
 
 #: Parts that have a picture.
 DRAWN: Final = (parts.TCP_2, parts.TCP_4, parts.MEMORY_2, parts.MEMORY_4, parts.LAB)
-#: Sides that only move bytes: no library can do better. Dashed.
+#: Sides that only move bytes. Dashed.
 LIMITS: Final = (parts.EXCHANGE, parts.MEMCPY, parts.STREAMS)
 COLOURS: Final = MappingProxyType(
     {

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from r2ccl.actors.starting import SLICE_CHUNKS, Starting
+from r2ccl.errors import PeerLost
 from r2ccl.protocol.collective import Piece
 from r2ccl.sim.world import World
 from tests.simulated import simulate, together
@@ -93,7 +95,8 @@ def test_an_operation_that_is_over_sends_no_more_and_does_not_hold_up_the_next()
     assert stage.loop.soon == []
 
 
-def test_an_all_reduce_of_many_slices_adds_up_on_every_rank_with_small_ones_beside_it():
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_an_all_reduce_of_many_slices_adds_up_on_every_rank_with_small_ones_beside_it(one_sided: bool):
     async def story(world: World) -> None:
         chunks = 5 * SLICE_CHUNKS
         large = [np.full(chunks * 32, rank + 1, np.float32) for rank in range(2)]
@@ -104,5 +107,19 @@ def test_an_all_reduce_of_many_slices_adds_up_on_every_rank_with_small_ones_besi
 
         await together(world, both)
         assert all((array == 3).all() for array in (*large, *small))
+
+    simulate(story, one_sided=one_sided, chunk_bytes=64, eager_bytes=0)
+
+
+def test_a_large_operation_that_loses_its_peer_in_the_first_turn_fails_and_sends_no_more():
+    async def story(world: World) -> None:
+        comm = world.communicators[0]
+        work = comm.all_reduce(np.ones(5 * SLICE_CHUNKS * 32, np.float32))
+        world.communicators[1].abort()
+        with pytest.raises(PeerLost):
+            await work
+        counted = comm.stats()["counters"]["total"]["sent_chunks"]
+        await asyncio.sleep(1.0)
+        assert comm.stats()["counters"]["total"]["sent_chunks"] == counted
 
     simulate(story, chunk_bytes=64, eager_bytes=0)
