@@ -56,8 +56,8 @@ _TITLES: Final = MappingProxyType(
 _ABOUT: Final = MappingProxyType(
     {
         parts.TCP_2: """Plain sockets: the bytes that an all-reduce must move at the least, to the next rank and from
-            the previous, one operation after the other, and nothing reduced: the floor for who sleeps while waiting. Open
-            MPI spins.""",
+            the previous, one operation after the other, and nothing reduced: the floor for who sleeps while waiting.
+            Open MPI spins.""",
         parts.TCP_4: "As above, with four ranks.",
         parts.MEMORY_2: """Open MPI by its shared memory (`btl self,sm`); gloo has none and goes over loopback TCP.
             memcpy: the same bytes copied by numpy in all ranks at once, once each: a transport that copies in and out

@@ -141,6 +141,12 @@ def test_prices_are_judged_each_by_its_own_limit():
     assert found == {"price of ledger and acknowledgements": False, "price of checksums": True}
 
 
+@pytest.mark.parametrize(("us", "good"), [(1019, True), (1021, False)])
+def test_checksums_are_judged_by_what_they_add_to_a_rank_without(us: float, good: bool):
+    one = part(parts.PRICE, measured(parts.OURS, parts.MIB, [us] * 6), measured(parts.UNCHECKED, parts.MIB, [1000] * 6))
+    assert reached(only(one, parts.PRICE)) == {("price of checksums", "at most 2 %"): good}
+
+
 def test_every_part_has_a_goal():
     for key, one in everything().parts.items():
         assert goals(only(one, key)), key

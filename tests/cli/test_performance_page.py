@@ -78,6 +78,12 @@ def test_pictures_are_drawn(tmp_path: Path, key: str):
     assert "stroke-dasharray" in text
 
 
+def test_a_picture_shows_bandwidth_from_the_slowest_round_to_the_fastest():
+    one = measured(parts.OURS, 4_000_000, [1000, 2000, 4000])
+    assert performance_plot._bandwidths(part(parts.TCP_2, one), one) == pytest.approx((2.0, 1.0, 4.0))
+    assert performance_plot._times_us(one) == pytest.approx((2000, 1000, 4000))
+
+
 # The command.
 
 
