@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 300
 # The torch of make test-torch. 2.14 and later come with CUDA, several GB.
 TORCH  ?= 2.13.0
+# An interpreter with torch for make bench; empty: .venv-torch's.
+TORCH_PYTHON ?=
 # More for pytest, as in: make test ARGS="-k wire"
 ARGS   ?=
 # The first Python of 3.11 or later that can make a virtual environment. Override: make PYTHON=/path/to/python test
@@ -24,7 +26,7 @@ help:
 	@echo "make test-compose    all-reduces in 4 containers, NICs cut in five ways (root and Docker; docs/docker.md)"
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=300   that many simulated worlds with faults"
-	@echo "make bench           all-reduce beside gloo (ARGS="--torch-python PATH" if torch is elsewhere)"
+	@echo "make bench           beside gloo, Open MPI and MPTCP, half an hour: docs/performance-figures.md (ARGS=--quick: sooner)"
 	@echo "make faults          every kind of fault on emulated hosts, about an hour: docs/faults.md (ARGS=\"--cuts 3\": sooner)"
 	@echo "make soak            a fault every second for ten minutes, and an hour of virtual time: docs/soak.md"
 	@echo "make docs            write docs/settings.md anew, and build the documentation into site/"
@@ -87,8 +89,14 @@ format: $(DEV)
 sim: $(DEV)
 	$(BIN)/python -m r2ccl.sim.swarm --seeds $(SEEDS)
 
-bench: $(RUNTIME)
-	$(BIN)/r2ccl bench all_reduce -b 4 -e 128M -f 4 --seconds 0.3 --peer gloo $(ARGS)
+# Open MPI is among the tools of .venv; torch, for gloo, is in .venv-torch, made here unless TORCH_PYTHON names another.
+bench: $(DEV)
+	@torch="$(TORCH_PYTHON)"; \
+	if [ -z "$$torch" ]; then \
+		torchrun=$$(TORCH=torch==$(TORCH) scripts/ci/torch_venv.sh) || exit 1; \
+		torch=$${torchrun%/*}/python; \
+	fi; \
+	$(BIN)/r2ccl performance --write docs/performance-figures.md --plots docs/images --torch-python "$$torch" $(ARGS)
 
 faults: $(RUNTIME)
 	$(BIN)/r2ccl faults --write docs/faults.md --plot docs/images/faults.svg $(ARGS)

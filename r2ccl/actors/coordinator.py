@@ -32,6 +32,7 @@ from r2ccl.actors.messages import (
 from r2ccl.actors.operation import Operation, Planned, Scratch, ScratchPool
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
+from r2ccl.actors.starting import Starting
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.errors import UsageError
@@ -78,6 +79,7 @@ class Coordinator(Actor):
         self._is_starting = False
         self.has_left = False
         self._asks = Asks(self)
+        self._starting = Starting(self, self._send)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
         courier.peers[communicator] = self.peers
@@ -134,8 +136,7 @@ class Coordinator(Actor):
             self._registrar.open(operation)
         for peer in hearers:
             self.announce(operation, peer)
-        for piece in machine.start():
-            self._send(operation, piece)
+        self._starting.begin(operation, machine.start())
         if operation.number in self.inbox.parked:
             self.inbox.unpark(operation)
         self.failing.differences.began(operation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final
@@ -63,6 +63,18 @@ class Gloo:
             operation()  # gloo says only when it is called what it cannot do, and then on all ranks alike
         except (RuntimeError, ValueError, TypeError) as refused:
             raise Unsupported(f"{shape.collective} of {shape.dtype}: {_first_line(refused)}") from refused
+        return operation
+
+    def prepare_window(self, shape: Shape, window: Sequence[Buffers]) -> Callable[[], Any]:
+        """See bench_turns.WindowedLibrary."""
+        if shape.collective != "all_reduce":
+            raise Unsupported(f"windows are of all_reduce here, not of {shape.collective}")
+        tensors, op = [self._tensor(buffers.x) for buffers in window], self._op(shape)
+
+        def operation() -> None:
+            for work in [self._distributed.all_reduce(tensor, op, async_op=True) for tensor in tensors]:
+                work.wait()
+
         return operation
 
     def _operation(self, shape: Shape, x: Any, out: Any) -> Callable[[], Any]:

@@ -6,7 +6,7 @@ The benchmark tells Open MPI to use TCP over loopback, as r2ccl does there; by i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -71,6 +71,19 @@ class OpenMpi:
             operation()  # MPI says only when it is called what it cannot do, and then on all ranks alike
         except (self._mpi.Exception, ValueError, KeyError) as refused:
             raise Unsupported(f"{shape.collective} of {shape.dtype}: {refused}") from refused
+        return operation
+
+    def prepare_window(self, shape: Shape, window: Sequence[Buffers]) -> Callable[[], Any]:
+        """See bench_turns.WindowedLibrary."""
+        if shape.collective != "all_reduce":
+            raise Unsupported(f"windows are of all_reduce here, not of {shape.collective}")
+        self._refuse_what_mpi_lacks(shape)
+        op = self._op(shape)
+
+        def operation() -> None:
+            requests = [self._world.Iallreduce(self._mpi.IN_PLACE, buffers.x, op) for buffers in window]
+            self._mpi.Request.Waitall(requests)
+
         return operation
 
     def _reduce(self, shape: Shape, x: Any) -> None:

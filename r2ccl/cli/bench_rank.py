@@ -1,6 +1,6 @@
 """One rank of the benchmark: connected by r2ccl once, then parked until it has a turn (see bench_turns).
 
-python -m r2ccl.cli.bench_rank CONTROL_SOCKET
+python -m r2ccl.cli.bench_rank CONTROL_SOCKET [loop | thread]
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvloop
 
 import r2ccl
 from r2ccl.cli.bench_collectives import Shape
-from r2ccl.cli.bench_data import Buffers, Exercise, make_buffers
-from r2ccl.cli.bench_turns import Answer, Hello, Turn
+from r2ccl.cli.bench_data import Buffers, make_buffers
+from r2ccl.cli.bench_turns import Answer, Hello, Turn, exercises
 from r2ccl.communicator import Communicator
 
 #: What a rank says of itself is short; introductions of thousands of ranks are not.
@@ -55,31 +55,70 @@ async def _send_and_receive(comm: Communicator, shape: Shape, buffers: Buffers) 
 async def play(comm: Communicator, turn: Turn) -> Answer:
     """One turn."""
     shape = turn.shape(comm.rank, comm.size)
-    buffers = make_buffers(shape)
-    buffers.zero()
-    operation = prepare(comm, shape, buffers)
+    window = [make_buffers(shape) for _ in range(turn.window)]
+    for buffers in window:
+        buffers.zero()
+    operation = at_once([prepare(comm, shape, buffers) for buffers in window])
     for _ in range(turn.warmup):
         await operation()
     await comm.barrier()
+    gaps_s: list[float] = []
+    if turn.tick_s:
+        async with asyncio.TaskGroup() as group:
+            ticker = group.create_task(tick(turn.tick_s, gaps_s))
+            times = await timed(operation, turn.iterations)
+            ticker.cancel()
+    else:
+        times = await timed(operation, turn.iterations)
+    wrong = 0
+    for check in range(turn.checks):
+        expected = exercises(turn, shape, check)
+        for exercise, buffers in zip(expected, window, strict=True):
+            exercise.fill(buffers)
+        result = await operation()
+        for exercise, buffers in zip(expected, window, strict=True):
+            wrong += exercise.wrong_elements(buffers, result, turn.damage) + exercise.changed_inputs(buffers)
+    return Answer(times.starts_s, times.times_s, wrong, cpu_s=times.cpu_s, gaps_s=gaps_s)
+
+
+def at_once(operations: Sequence[Operation]) -> Operation:
+    """All of them started, then waited for, as one."""
+    if len(operations) == 1:
+        return operations[0]
+
+    async def window() -> None:
+        for work in [operation() for operation in operations]:
+            await work
+
+    return window
+
+
+async def timed(operation: Operation, iterations: int) -> Answer:
+    """The timed part, back to back."""
     starts_s, times_s = [], []
-    for _ in range(turn.iterations):
+    cpu_before_s = time.process_time()
+    for _ in range(iterations):
         started_s = time.perf_counter()
         await operation()
         times_s.append(time.perf_counter() - started_s)
         starts_s.append(started_s)
-    wrong = 0
-    for check in range(turn.checks):
-        exercise = Exercise(shape, turn.seed + check)
-        exercise.fill(buffers)
-        result = await operation()
-        wrong += exercise.wrong_elements(buffers, result, turn.damage) + exercise.changed_inputs(buffers)
-    return Answer(starts_s, times_s, wrong)
+    return Answer(starts_s, times_s, cpu_s=time.process_time() - cpu_before_s)
 
 
-async def serve(control: str) -> None:
+async def tick(period_s: float, gaps_s: list[float]) -> None:
+    """What a server's other work is to the loop: something that wants to run every few milliseconds."""
+    last_s = time.perf_counter()
+    while True:
+        await asyncio.sleep(period_s)
+        now_s = time.perf_counter()
+        gaps_s.append(now_s - last_s)
+        last_s = now_s
+
+
+async def serve(control: str, progress: str = "loop") -> None:
     """Connect, introduce this rank, play until the benchmark ends."""
     reader, writer = await asyncio.open_unix_connection(control, limit=LINE_BYTES_MAX)
-    async with r2ccl.connect() as comm:
+    async with r2ccl.connect(progress=progress) as comm:
         addresses = ", ".join(nic["address"].rpartition(":")[0] for nic in comm.stats()["nics"].values())
         writer.write(Hello(comm.rank, os.getpid(), addresses).as_line().encode())
         await reader.readline()
@@ -101,4 +140,4 @@ def traffic(comm: Communicator) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1]))
+    uvloop.run(serve(*sys.argv[1:]))

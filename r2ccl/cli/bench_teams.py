@@ -71,14 +71,14 @@ def peer_programs(peer: str, python: str, ranks: int, control: Path, inherited: 
     environment = {**inherited, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if peer == "openmpi":
         options = PeerOptions(str(control), None, ranks)
-        command = (*_mpirun(python), "-n", str(ranks), *start, options.as_argument())
+        command = (*mpirun(python), "-n", str(ranks), *start, options.as_argument())
         return [Program(command, {**environment, **OPENMPI_OVER_TCP})]
     environment["GLOO_SOCKET_IFNAME"] = LOOPBACK
     every = [PeerOptions(str(control), rank, ranks) for rank in range(ranks)]
     return [Program((*start, options.as_argument()), environment) for options in every]
 
 
-def _mpirun(python: str) -> tuple[str, ...]:
+def mpirun(python: str) -> tuple[str, ...]:
     """The one beside the interpreter, where pip puts it, or any other."""
     found = shutil.which(Path(shutil.which(python) or python).with_name("mpirun")) or shutil.which("mpirun")
     if found is None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from r2ccl.cli.bench_collectives import Form, Shape
 from r2ccl.cli.bench_data import Buffers, Exercise, make_buffers
@@ -37,6 +37,10 @@ class Turn:
     seed: int
     #: Elements of each checked result that are spoiled, to see that the check sees it.
     damage: int = 0
+    #: So many operations are started, each on memory of its own, and then waited for: that is one iteration.
+    window: int = 1
+    #: Meanwhile a ticker with this period runs on the caller's loop, and its gaps are told; 0: none.
+    tick_s: float = 0.0
 
     def shape(self, rank: int, ranks: int) -> Shape:
         """The call as one rank makes it."""
@@ -66,6 +70,10 @@ class Answer:
     wrong: int = 0
     #: Why this library cannot do it; then the rest means nothing.
     error: str = ""
+    #: Processor time that the timed operations took, of all threads.
+    cpu_s: float = 0.0
+    #: Between two ticks, where there was a ticker.
+    gaps_s: list[float] = field(default_factory=list)
 
     def as_line(self) -> str:
         """The inverse of :meth:`parse`."""
@@ -128,6 +136,14 @@ class Library(Protocol):
         """Returns when all ranks have called it."""
 
 
+@runtime_checkable
+class WindowedLibrary(Protocol):
+    """What a peer that can have several operations in flight can do besides."""
+
+    def prepare_window(self, shape: Shape, window: Sequence[Buffers]) -> Callable[[], Any]:
+        """Starts one operation for each of the buffers, and waits for all. Raises :class:`Unsupported`."""
+
+
 class Control:
     """A peer's end of the control connection. Use it as a context."""
 
@@ -165,13 +181,29 @@ class Control:
         self._socket.sendall(answer.as_line().encode())
 
 
+def exercises(turn: Turn, shape: Shape, check: int) -> list[Exercise]:
+    """The data of one checked iteration, one for each operation of the window."""
+    return [Exercise(shape, turn.seed + check * turn.window + place) for place in range(turn.window)]
+
+
+def _prepare(library: Library, shape: Shape, window: Sequence[Buffers]) -> Callable[[], Any]:
+    if len(window) == 1:
+        return library.prepare(shape, window[0])
+    if not isinstance(library, WindowedLibrary):
+        raise Unsupported("it has one operation in flight")
+    return library.prepare_window(shape, window)
+
+
 def play(library: Library, turn: Turn) -> Answer:
     """One turn of a library that waits."""
     shape = turn.shape(library.rank, library.ranks)
+    if turn.tick_s:
+        return Answer(error="a library that waits has no loop for a ticker")
     try:
-        buffers = make_buffers(shape)
-        buffers.zero()
-        operation = library.prepare(shape, buffers)
+        window = [make_buffers(shape) for _ in range(turn.window)]
+        for buffers in window:
+            buffers.zero()
+        operation = _prepare(library, shape, window)
     except ImportError as missing:
         return Answer(error=f"no {shape.dtype} in its interpreter ({missing})")
     except Unsupported as why:
@@ -180,18 +212,22 @@ def play(library: Library, turn: Turn) -> Answer:
         operation()
     library.barrier()
     starts_s, times_s = [], []
+    cpu_before_s = time.process_time()
     for _ in range(turn.iterations):
         started_s = time.perf_counter()
         operation()
         times_s.append(time.perf_counter() - started_s)
         starts_s.append(started_s)
+    cpu_s = time.process_time() - cpu_before_s
     wrong = 0
     for check in range(turn.checks):
-        exercise = Exercise(shape, turn.seed + check)
-        exercise.fill(buffers)
+        expected = exercises(turn, shape, check)
+        for exercise, buffers in zip(expected, window, strict=True):
+            exercise.fill(buffers)
         operation()
-        wrong += exercise.wrong_elements(buffers, damage=turn.damage)
-    return Answer(starts_s, times_s, wrong)
+        for exercise, buffers in zip(expected, window, strict=True):
+            wrong += exercise.wrong_elements(buffers, damage=turn.damage)
+    return Answer(starts_s, times_s, wrong, cpu_s=cpu_s)
 
 
 def serve(library: Library, control: Control) -> None:

@@ -15,6 +15,7 @@ from r2ccl.cli.faults import FAULTS_HELP, faults_command
 from r2ccl.cli.info import INFO_HELP, info_command
 from r2ccl.cli.lab import lab_app
 from r2ccl.cli.nics import NICS_HELP, nics_command
+from r2ccl.cli.performance import PERFORMANCE_HELP, performance_command
 from r2ccl.cli.ping import PING_HELP, ping_command
 from r2ccl.cli.soak import SOAK_HELP, soak_command
 from r2ccl.cli.topology_check import TOPOLOGY_CHECK_HELP, topology_check_command
@@ -81,6 +82,7 @@ app.command("info", help=INFO_HELP)(info_command)
 app.command("bench", help=BENCH_HELP, no_args_is_help=True)(bench_command)
 app.command("fault-inject", help=FAULT_INJECT_HELP, no_args_is_help=True)(fault_inject_command)
 app.command("faults", help=FAULTS_HELP)(faults_command)
+app.command("performance", help=PERFORMANCE_HELP)(performance_command)
 app.command("topology-check", help=TOPOLOGY_CHECK_HELP)(topology_check_command)
 app.command("nics", help=NICS_HELP)(nics_command)
 app.command("ping", help=PING_HELP, no_args_is_help=True)(ping_command)

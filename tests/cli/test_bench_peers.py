@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from r2ccl.cli import bench_gloo, bench_mptcp, bench_openmpi
 from r2ccl.cli.bench_collectives import IN, OUT, Shape
 from r2ccl.cli.bench_data import Buffers, make_buffers
-from r2ccl.cli.bench_turns import Answer, PeerOptions, Turn, Unsupported, play
+from r2ccl.cli.bench_turns import Answer, PeerOptions, Turn, Unsupported, exercises, play
 
 
 class Alone:
@@ -59,6 +59,47 @@ def test_a_turn_warms_up_meets_times_and_checks():
     assert len(answer.times_s) == len(answer.starts_s) == 3
     assert min(answer.times_s) >= 0.0
     assert (answer.wrong, answer.error) == (0, "")
+
+
+class Several(Alone):
+    """The same with any number of operations in flight."""
+
+    def prepare_window(self, shape: Shape, window: Sequence[Buffers]) -> Callable[[], Any]:
+        every = [self.prepare(shape, buffers) for buffers in window]
+
+        def operation() -> None:
+            for one in every:
+                one()
+
+        return operation
+
+
+def test_a_window_is_one_iteration_of_several_operations_on_memory_of_their_own():
+    library = Several()
+    answer = play(library, a_turn(window=4))
+    assert library.calls == ["operation"] * 2 * 4 + ["barrier"] + ["operation"] * 4 * 4
+    assert (len(answer.times_s), answer.wrong) == (3, 0)
+    assert play(Several(spoils=True), a_turn(window=4)).wrong == 4 * 2
+
+
+def test_who_cannot_have_several_in_flight_or_has_no_loop_says_so():
+    assert "one operation in flight" in play(Alone(), a_turn(window=2)).error
+    assert "no loop" in play(Alone(), a_turn(tick_s=0.005)).error
+
+
+def test_each_operation_of_each_checked_window_has_data_of_its_own():
+    turn = a_turn(window=3, checks=2, seed=100)
+    seeds = [exercise._seed for check in range(2) for exercise in exercises(turn, turn.shape(0, 1), check)]
+    assert seeds == list(range(100, 106))
+
+
+def test_processor_time_is_that_of_the_timed_operations():
+    class Busy(Alone):
+        def prepare(self, shape: Shape, buffers: Buffers) -> Callable[[], Any]:
+            return lambda: sum(range(200_000))
+
+    assert play(Busy(), a_turn(iterations=3, checks=0)).cpu_s > 0
+    assert play(Alone(), a_turn(iterations=3, checks=0)).cpu_s >= 0
 
 
 def test_what_a_library_spoils_is_counted_in_every_check():
