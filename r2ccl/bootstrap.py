@@ -42,6 +42,7 @@ from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
 from r2ccl.transport.node_identity import node_id
+from r2ccl.transport.shared_memory import SharedMemoryDevice
 from r2ccl.transport.tcp import Admission
 
 logger = logging.getLogger("r2ccl")
@@ -273,13 +274,15 @@ async def _join(
     placement: Placement,
     rendezvous: Rendezvous,
     devices: list[Device],
-    memory: Device | None,
+    memory: SharedMemoryDevice | None,
     selection: Selection,
     thread: ProgressThread | None,
     breakable: Breakable | None,
 ) -> Communicator:
     settings = shared.settings
     runtime = Runtime(shared, devices, memory)
+    if memory is not None:
+        runtime.look = memory.look_for
     communicator = world(runtime, thread, placement.local_rank)
     try:
         runtime.start()

@@ -188,7 +188,8 @@ class Courier:
         outbox = self.outboxes[peer]
         if outbox.entered_by_peer(communicator) <= operation:
             self.submit_all(outbox, outbox.entered(communicator, operation))
-            self._count(outbox, ())
+            if outbox.has_early:
+                self._count(outbox, ())
 
     def may_land(self, peer: int, entered: Entered) -> None:
         """The peer told where an operation's transfers may be written."""
@@ -198,7 +199,9 @@ class Courier:
     def settle_operation(self, communicator: int, operation: int, targets: Iterable[int]) -> None:
         """The operation ended well here: what it sent is known to have arrived, so its memory is needed no more."""
         for peer in targets:
-            self._settle(peer, self.outboxes[peer].settle_operation(communicator, operation), tell=False)
+            settled = self.outboxes[peer].settle_operation(communicator, operation)
+            if settled:
+                self._settle(peer, settled, tell=False)
 
     def forget(self, communicator: int, operation: int) -> None:
         """Operations from this one on failed: get their memory back from every path (decision 7)."""
@@ -271,7 +274,7 @@ class Courier:
         self.unsettled -= count
         if measured:
             even_out(self.lanes[peer])
-        if count:
+        if more_waits:
             self.pump(peer)
         if owned:
             self._count(self.outboxes[peer], owned)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
+from r2ccl.actors.timers import Timer
 from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
 from r2ccl.protocol.roll_call import Presence, RollCall
 from r2ccl.protocol.wire import Abort, Kind
@@ -36,6 +38,8 @@ from r2ccl.protocol.wire import Abort, Kind
 ABORT_REPEAT_S = 0.1
 #: After the first announcement of an unfinished operation it is repeated this often.
 ROLL_CALL_REPEAT_S = 1.0
+#: Sums of seconds differ in their last digits, and a loop's clock may tick in milliseconds: what is this near has come.
+DEADLINE_GRAIN_S = 1e-6
 
 
 class Host(Protocol):
@@ -83,6 +87,9 @@ class Failing:
         self._untold: set[int] = set()
         self._repeating = False
         self._watching = False
+        #: Fires at the earliest deadline there was when it was armed; None: nothing is limited.
+        self._deadline_timer: Timer | None = None
+        self._next_deadline_s = math.inf
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
         self.on_left: list[Callable[[], None]] = []
@@ -110,14 +117,15 @@ class Failing:
         """The operation was called: its limit counts from now on, whether it runs or waits for its turn."""
         if operation.timeout_s:
             left_s = max(0.0, operation.timeout_s - operation.waited_s)
-            operation.timer = self._timers.after(left_s, self._time_out, operation, operation.stalled_s)
+            operation.deadline_s = operation.called_at_s + left_s
+            if operation.deadline_s < self._next_deadline_s:
+                self._wake_at(operation.deadline_s, left_s)
         if not self._watching:
             self._watching = True
             self._timers.after(self._shared.settings.roll_call_s, self._look_round)
 
     def ended(self, operation: Operation) -> None:
         """The operation ended well."""
-        operation.forget_timer()
         planned = operation.planned
         self._finished[operation.number] = (planned.fingerprint, planned.call, planned.under)
         if len(self._finished) > self._shared.settings.running_max:
@@ -160,14 +168,32 @@ class Failing:
             self.roll_call.reached(peer, outbox.entered_by_peer(coordinator.communicator) - 1)
         return self.roll_call.presence(operation.number)
 
-    def _time_out(self, operation: Operation, stalled_s: float) -> None:
-        """``stalled_s``: how much of our own absence is counted."""
-        if operation.work.done():
-            return
-        now_stalled_s = self._own_stall_s()
-        if now_stalled_s > stalled_s:
-            more_s = now_stalled_s - stalled_s
-            operation.timer = self._timers.after(more_s, self._time_out, operation, now_stalled_s)
+    def _wake_at(self, deadline_s: float, left_s: float) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._next_deadline_s = deadline_s
+        self._deadline_timer = self._timers.after(left_s, self._deadline_came)
+
+    def _deadline_came(self) -> None:
+        """One timer for all operations: most have long ended when their limit comes, and one each would cost more than
+        the rest of a small one's call."""
+        self._deadline_timer, self._next_deadline_s = None, math.inf
+        due_s = self._shared.clock.now() + DEADLINE_GRAIN_S
+        coordinator = self._coordinator
+        for operation in [*coordinator.running.values(), *coordinator.waiting]:
+            if operation.deadline_s <= due_s and not operation.work.done():
+                self._time_out(operation, due_s)
+        left = [*coordinator.running.values(), *coordinator.waiting]
+        earliest_s = min((operation.deadline_s for operation in left), default=math.inf)
+        if earliest_s < math.inf:
+            self._wake_at(earliest_s, max(0.0, earliest_s - self._shared.clock.now()))
+
+    def _time_out(self, operation: Operation, now: float) -> None:
+        stalled_s = self._own_stall_s()
+        if stalled_s > operation.excused_s:
+            # We were away ourselves: that does not count. From now on, so that what came meanwhile is read first.
+            operation.deadline_s = now + stalled_s - operation.excused_s
+            operation.excused_s = stalled_s
             return
         where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
@@ -250,6 +276,8 @@ class Failing:
     def fail_without(self, operation: Operation) -> None:
         """An operation began that needs members who have closed: they will never call it."""
         inbox = self._coordinator.inbox
+        if not self.left:
+            return
         missing = tuple(
             peer
             for peer, completed in sorted(self.left.items())
@@ -315,7 +343,6 @@ class Failing:
         self._told(self._gone.union(self.left))
         for operation in doomed:
             coordinator.inbox.let_go(operation)
-            operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
         self._tell_untold()
@@ -338,6 +365,8 @@ class Failing:
         with it the connections, which may be in the middle of a chunk."""
         if self.error is None:
             self.error = error
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()  # it would keep all this
         coordinator = self._coordinator
         doomed = [*coordinator.running.values(), *coordinator.waiting]
         coordinator.running.clear()
@@ -350,7 +379,6 @@ class Failing:
             coordinator.courier.failure_is_known(coordinator.communicator, coordinator.peers)
         for operation in doomed:
             coordinator.inbox.let_go(operation)
-            operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
         for heard in list(self.on_failed):

@@ -13,6 +13,9 @@ from r2ccl.errors import UsageError
 
 logger = logging.getLogger("r2ccl")
 
+#: Deliver what has arrived, for a few microseconds or until what it is given says that it is over.
+Look = Callable[[Callable[[], bool]], None]
+
 
 class Work:
     """An operation under way. ``await work`` returns its result, or raises what the operation failed with.
@@ -32,6 +35,7 @@ class Work:
         "_done",
         "_error",
         "_events",
+        "_look",
         "_on_end",
         "_result",
         "_thread",
@@ -58,6 +62,12 @@ class Work:
         self._callbacks: list[Callable[[], None]] = []
         #: Called once, before anybody else hears that it is over.
         self._on_end = on_end
+        #: Looks briefly for the news that may end it, before its loop has a turn; see :meth:`look_with`.
+        self._look: Look | None = None
+
+    def look_with(self, look: Look | None) -> None:
+        """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon."""
+        self._look = look
 
     def done(self) -> bool:
         """Is it over, well or not?"""
@@ -70,6 +80,8 @@ class Work:
 
     def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
+        if not self._done and self._look is not None and threading.get_ident() == self._thread:
+            self._look(self.done)
         if not self._done:
             waiter = asyncio.get_running_loop().create_future()
             entry = (waiter, threading.get_ident())
