@@ -206,7 +206,7 @@ class Coordinator(Actor):
         machine = operation.machine
         assert machine is not None
         if not machine.arrived(receive, chunk):
-            operation.held[receive, chunk] = scratch
+            operation.hold(receive, chunk, scratch)
             return
         self._take_in(operation, receive, chunk, scratch)
         self._applied(operation, receive, chunk)
@@ -228,7 +228,7 @@ class Coordinator(Actor):
         if not machine.arrived(receive, chunk):
             scratch = self._pool.take(len(payload))
             scratch.view[: len(payload)] = payload
-            operation.held[receive, chunk] = scratch
+            operation.hold(receive, chunk, scratch)
             return
         if len(payload):
             operation.apply(receive, chunk, np.frombuffer(payload, np.uint8))
@@ -255,6 +255,7 @@ class Coordinator(Actor):
             for piece in sends:
                 self._send(operation, piece)
             for released in held:
+                assert operation.held is not None
                 self._take_in(operation, *released, operation.held.pop(released))
             todo += reversed(held)
             if machine.is_received(receive):

@@ -239,10 +239,10 @@ class Inbox:
 
     def let_go(self, operation: Operation) -> None:
         """The operation failed: what was held for its turn is free again."""
-        for scratch in operation.held.values():
+        held, operation.held = operation.held, None
+        for scratch in () if held is None else held.values():
             if scratch is not None:
                 self.pool.give(scratch)
-        operation.held.clear()
 
     def _park(self, header: Header, scratch: Scratch | None) -> None:
         assert scratch is not None

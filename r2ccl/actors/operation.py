@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,14 +116,14 @@ class Operation:
     #: Our own absence so far when it was called, for the time-out to subtract.
     stalled_s: float = 0.0
     #: Pieces that arrived before they may be applied, with their bytes (None: in place already).
-    held: dict[Piece, Scratch | None] = field(default_factory=dict)
+    held: dict[Piece, Scratch | None] | None = None
     #: Registered memory, where the transport writes one-sided.
     landings: Landings | None = None
     #: When it was last announced to all; never, at first.
     announced_at_s: float = -math.inf
     laggards_logged: bool = False
     #: Peers that we asked to say when they are in it.
-    asked: set[int] = field(default_factory=set)
+    asked: frozenset[int] = frozenset()
     #: When it fails if it has not ended; put off by our own absences, of which so much has been counted.
     deadline_s: float = math.inf
     excused_s: float = 0.0
@@ -143,6 +143,12 @@ class Operation:
                 Buffer(np.empty(planned.work_elements, like.array.dtype), like.dtype_name, None),
             )
         self._copy(planned.first)
+
+    def hold(self, receive: int, chunk: int, scratch: Scratch | None) -> None:
+        """A piece arrived before its turn."""
+        if self.held is None:
+            self.held = {}
+        self.held[receive, chunk] = scratch
 
     def apply(self, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
         """Copy or reduce a chunk's bytes to where they belong."""

@@ -1,7 +1,8 @@
 """One authenticated TCP connection: frames out, frames in, without a copy of what is large.
 
 Out: header and payload go to the kernel in one call. What it does not take waits in a queue, as views, and goes out
-when the socket is writable, many frames to a call.
+when the socket is writable, many frames to a call. Of small frames the first in a turn of the loop goes at once, for
+somebody may be waiting for just this one; those after it in the same turn wait for its end, and go in one call.
 
 In: between frames we read into a small inbox, which holds whole small frames. Once a header of a large chunk is
 parsed, its destination is asked for, and from then on the kernel writes the payload straight there and the 64 bytes
@@ -10,6 +11,7 @@ behind it, the next header, into the inbox, again in one call."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections import deque
@@ -25,8 +27,11 @@ from r2ccl.transport.tcp_info import answer_at_once, sample
 INBOX_BYTES = HEADER_BYTES + (64 << 10)
 #: Reads of one connection in one turn of the loop.
 READS_PER_TURN = 2
+#: Frames up to this size are joined, until so many bytes wait.
+JOIN_BYTES = 4 << 10
+JOINED_BYTES_MAX = 64 << 10
 #: Buffers handed to one sendmsg, and bytes after which other connections get their turn.
-GATHER_MAX = 32
+GATHER_MAX = 256
 WRITE_BYTES_PER_TURN = 1 << 20
 
 
@@ -68,6 +73,9 @@ class TcpConnection:
         self._queue: deque[Frame] = deque()
         self._taken = 0
         self._writing = False
+        #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment.
+        self._is_joining = False
+        self._joined_bytes = 0
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
         #: The end was read, and will be told in the next turn.
@@ -109,8 +117,12 @@ class TcpConnection:
         sock = self._sock
         if sock is None:
             return
-        if self._queue:
+        if self._queue or (self._is_joining and len(payload) <= JOIN_BYTES):
             self._queue.append((header, payload))
+            if not self._writing:
+                self._joined_bytes += len(header) + len(payload)
+                if self._joined_bytes > JOINED_BYTES_MAX:
+                    self._write_joined()
             return
         try:
             sent = sock.sendmsg((header, payload)) if len(payload) else sock.send(header)
@@ -123,6 +135,9 @@ class TcpConnection:
             self._queue.append((header, payload))
             self._taken = sent
             self._start_writing()
+        elif not self._is_joining:
+            self._is_joining = True
+            self._loop.call_soon(self._turn_ended)
 
     def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
         """TCP has no one-sided writes."""
@@ -142,6 +157,20 @@ class TcpConnection:
         self._queue = kept
         return not held
 
+    def _turn_ended(self) -> None:
+        """Everybody has said what there was to say."""
+        self._is_joining = False
+        if not self._writing:
+            self._write_joined()
+
+    def _write_joined(self) -> None:
+        self._joined_bytes = 0
+        try:
+            if not self._write_queue():
+                self._start_writing()
+        except OSError as error:
+            self._fail_soon(error)
+
     def _start_writing(self) -> None:
         if not self._writing and self._sock is not None:
             self._writing = True
@@ -153,22 +182,25 @@ class TcpConnection:
             self._loop.remove_writer(self._sock.fileno())
 
     def _writable(self) -> None:
-        assert self._sock is not None
+        try:
+            if self._write_queue():
+                self._stop_writing()
+        except OSError as error:
+            self._fail(error)
+
+    def _write_queue(self) -> bool:
+        """Hand the kernel what waits, up to a turn's share. Returns whether nothing is left. Raises ``OSError``."""
         budget = WRITE_BYTES_PER_TURN
-        while self._queue and budget > 0:
+        while self._queue and self._sock is not None and budget > 0:
             buffers = self._gather()
             try:
                 sent = self._sock.sendmsg(buffers)
             except BlockingIOError:
-                return
-            except OSError as error:
-                self._fail(error)
-                return
+                return False
             budget -= sent
             if not self._advance(sent, sum(map(len, buffers))):
-                return
-        if not self._queue:
-            self._stop_writing()
+                return False
+        return not self._queue
 
     def _gather(self) -> list[bytes | memoryview]:
         buffers: list[bytes | memoryview] = []
@@ -322,6 +354,10 @@ class TcpConnection:
         if self.on_abort is not None:
             self.on_abort()
             return
+        if self._queue and not self._writing:
+            # What was said in this turn, a goodbye for instance, would have gone out at once if it had been alone.
+            with contextlib.suppress(OSError):
+                self._write_queue()
         sock, self._sock = self._sock, None
         self.is_open = False
         self._queue.clear()
