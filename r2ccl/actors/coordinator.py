@@ -79,8 +79,7 @@ class Coordinator(Actor):
         self._is_starting = False
         self.has_left = False
         self.asks = Asks(self)
-        self._express = Express(self, self.inbox)
-        self.inbox.express = self._express
+        self._express = self.inbox.express = Express(self, self.inbox)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
         courier.peers[communicator] = self.peers
@@ -111,8 +110,7 @@ class Coordinator(Actor):
         work.operation = self.next_operation
         now = self.shared.clock.now()
         operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, now)
-        operation.waited_s = waited_s
-        operation.stalled_s = operation.excused_s = self.own_stall_s()
+        operation.waited_s, operation.stalled_s = waited_s, self.own_stall_s()
         self.next_operation += 1
         if not self.waiting and self._may_start(operation.number):
             self._start(operation)
@@ -130,8 +128,6 @@ class Coordinator(Actor):
         if self.epochs is not None:
             operation.planned = self.epochs.admit(operation.number, operation.planned)
         if self._express.start(operation):
-            if operation.number in self.inbox.parked:
-                self.inbox.unpark(operation)
             return
         machine = operation.machine = begin(operation.planned.waits)
         operation.turn = self.courier.take_turn()
@@ -289,15 +285,13 @@ class Coordinator(Actor):
         self.failing.ended(operation)
         operation.finish()
         operation.work.finish(None)
-        if self.waiting:
-            self.start_waiting()
-        if self._idle is not None:
-            self.tell_if_idle()
+        self.start_waiting()
+        self.tell_if_idle()
 
     def start_waiting(self) -> None:
         """There may be room for operations that wait, or a promise that held them is over."""
         # What is started may end at once and bring us here again: thousands may wait, so only the first call goes on.
-        if self._is_starting:
+        if self._is_starting or not self.waiting:
             return
         self._is_starting = True
         try:

@@ -7,7 +7,7 @@ said again until they are answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from r2ccl.actors.hedging import choose_twins, make_hedger
@@ -42,13 +42,11 @@ class Courier:
         self.lanes: dict[int, list[Lane]] = {peer: [] for peer in shared.peers}
         #: Chunks on lanes or waiting, over all peers: the health monitor looks closely while there are any.
         self.unsettled = 0
-        #: Called when ``unsettled`` leaves zero.
-        self.on_busy: Callable[[], None] = lambda: None
+        self.on_busy: Callable[[], None] = lambda: None  #: Called when ``unsettled`` leaves zero.
         #: Called when what was taken back from a lost link can go out on another: the peer.
         self.on_repaired: Callable[[int], None] = lambda peer: None
         self.on_settled: list[Callable[[], None]] = []  #: Whoever waits for acknowledgements (actors.departing).
-        #: communicator -> its other members.
-        self.peers: dict[int, tuple[int, ...]] = {}
+        self.peers: dict[int, tuple[int, ...]] = {}  #: communicator -> its other members.
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0
@@ -188,8 +186,7 @@ class Courier:
         outbox = self.outboxes[peer]
         if outbox.entered_by_peer(communicator) <= operation:
             self.submit_all(outbox, outbox.entered(communicator, operation))
-            if outbox.has_early:
-                self._count(outbox, ())
+            self._count(outbox, ())
 
     def may_land(self, peer: int, entered: Entered) -> None:
         """The peer told where an operation's transfers may be written."""
@@ -199,8 +196,7 @@ class Courier:
     def settle_operation(self, communicator: int, operation: int, targets: Iterable[int]) -> None:
         """The operation ended well here: what it sent is known to have arrived, so its memory is needed no more."""
         for peer in targets:
-            settled = self.outboxes[peer].settle_operation(communicator, operation)
-            if settled:
+            if settled := self.outboxes[peer].settle_operation(communicator, operation):
                 self._settle(peer, settled, tell=False)
 
     def forget(self, communicator: int, operation: int) -> None:
@@ -274,14 +270,15 @@ class Courier:
         self.unsettled -= count
         if measured:
             even_out(self.lanes[peer])
-        if more_waits:
-            self.pump(peer)
+        self.pump(peer)
         if owned:
             self._count(self.outboxes[peer], owned)
         for told in self.on_settled:
             told()
 
-    def _count(self, outbox: Outbox, settled: Iterable[Parcel]) -> None:
+    def _count(self, outbox: Outbox, settled: Sequence[Parcel]) -> None:
+        if not settled and not outbox.has_early:
+            return
         for parcel in outbox.count(settled):
             parcel.owner.parcel_settled(parcel)
 

@@ -56,10 +56,7 @@ class Express:
         self._is_possible = not host.shared.one_sided
 
     def start(self, operation: Operation) -> bool:
-        """Start an operation that was numbered and may start. False: it is to be started as any other.
-
-        Chunks of it that have come before are left to the caller.
-        """
+        """Start an operation that was numbered and may start. False: it is to be started as any other."""
         exchange, number = operation.planned.exchange, operation.number
         failing = self._host.failing
         if exchange is None or not self._is_possible or failing.left or not failing.differences.are_silent_on(number):
@@ -78,6 +75,8 @@ class Express:
             self._host.asks.ask(operation, peer)
         if outlives:
             machine.acks_left = 0
+        if number in self._inbox.parked:
+            self._inbox.unpark(operation)
         return True
 
     def arrived(self, operation: Operation, header: Header, payload: memoryview) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -23,13 +22,13 @@ from typing import Any, Protocol
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.causes import error_of, naming_all_lost
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.deadlines import Deadlines
 from r2ccl.actors.differences import Differences
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import GoodbyeHeard, PeerGone
 from r2ccl.actors.operation import Operation
 from r2ccl.actors.registration import Registrar
 from r2ccl.actors.shared import Shared
-from r2ccl.actors.timers import Timer
 from r2ccl.errors import CommunicatorClosed, PeerLost, R2cclError
 from r2ccl.protocol.roll_call import Presence, RollCall
 from r2ccl.protocol.wire import Abort, Kind
@@ -38,8 +37,6 @@ from r2ccl.protocol.wire import Abort, Kind
 ABORT_REPEAT_S = 0.1
 #: After the first announcement of an unfinished operation it is repeated this often.
 ROLL_CALL_REPEAT_S = 1.0
-#: Sums of seconds differ in their last digits, and a loop's clock may tick in milliseconds: what is this near has come.
-DEADLINE_GRAIN_S = 1e-6
 
 
 class Host(Protocol):
@@ -87,9 +84,7 @@ class Failing:
         self._untold: set[int] = set()
         self._repeating = False
         self._watching = False
-        #: Fires at the earliest deadline there was when it was armed; None: nothing is limited.
-        self._deadline_timer: Timer | None = None
-        self._next_deadline_s = math.inf
+        self._deadlines = Deadlines(coordinator, own_stall_s, self._time_out)
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
         self.on_left: list[Callable[[], None]] = []
@@ -116,10 +111,7 @@ class Failing:
     def watch(self, operation: Operation) -> None:
         """The operation was called: its limit counts from now on, whether it runs or waits for its turn."""
         if operation.timeout_s:
-            left_s = max(0.0, operation.timeout_s - operation.waited_s)
-            operation.deadline_s = operation.called_at_s + left_s
-            if operation.deadline_s < self._next_deadline_s:
-                self._wake_at(operation.deadline_s, left_s)
+            self._deadlines.watch(operation)
         if not self._watching:
             self._watching = True
             self._timers.after(self._shared.settings.roll_call_s, self._look_round)
@@ -168,33 +160,7 @@ class Failing:
             self.roll_call.reached(peer, outbox.entered_by_peer(coordinator.communicator) - 1)
         return self.roll_call.presence(operation.number)
 
-    def _wake_at(self, deadline_s: float, left_s: float) -> None:
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-        self._next_deadline_s = deadline_s
-        self._deadline_timer = self._timers.after(left_s, self._deadline_came)
-
-    def _deadline_came(self) -> None:
-        """One timer for all operations: most have long ended when their limit comes, and one each would cost more than
-        the rest of a small one's call."""
-        self._deadline_timer, self._next_deadline_s = None, math.inf
-        due_s = self._shared.clock.now() + DEADLINE_GRAIN_S
-        coordinator = self._coordinator
-        for operation in [*coordinator.running.values(), *coordinator.waiting]:
-            if operation.deadline_s <= due_s and not operation.work.done():
-                self._time_out(operation, due_s)
-        left = [*coordinator.running.values(), *coordinator.waiting]
-        earliest_s = min((operation.deadline_s for operation in left), default=math.inf)
-        if earliest_s < math.inf:
-            self._wake_at(earliest_s, max(0.0, earliest_s - self._shared.clock.now()))
-
-    def _time_out(self, operation: Operation, now: float) -> None:
-        stalled_s = self._own_stall_s()
-        if stalled_s > operation.excused_s:
-            # We were away ourselves: that does not count. From now on, so that what came meanwhile is read first.
-            operation.deadline_s = now + stalled_s - operation.excused_s
-            operation.excused_s = stalled_s
-            return
+    def _time_out(self, operation: Operation) -> None:
         where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
         self.fail(operation.number, "timeout", f"no end within {operation.timeout_s:g} s", details)
@@ -365,8 +331,7 @@ class Failing:
         with it the connections, which may be in the middle of a chunk."""
         if self.error is None:
             self.error = error
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()  # it would keep all this
+        self._deadlines.end()
         coordinator = self._coordinator
         doomed = [*coordinator.running.values(), *coordinator.waiting]
         coordinator.running.clear()

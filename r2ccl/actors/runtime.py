@@ -75,10 +75,8 @@ class Runtime:
     def __init__(self, shared: Shared, devices: list[Device], memory: Device | None = None) -> None:
         self.shared = shared
         self.is_closed = False
-        #: This is a fork of the process that it belongs to.
-        self.is_in_child = False
-        #: How who awaits an operation looks for news first, where the composition root knows a way.
-        self.look: Look | None = None
+        self.is_in_child = False  #: This is a fork of the process that it belongs to.
+        self.look: Look | None = None  #: How who awaits an operation looks for news first.
         #: One for each NIC, and all there are.
         self.ports: list[Port] = []
         self.all_ports: list[Port] = []

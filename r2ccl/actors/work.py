@@ -60,7 +60,7 @@ class Work:
         self._awaited = False
         #: Awaits, with the thread of their loop.
         self._waiters: list[tuple[asyncio.Future[None], int]] = []
-        #: Of threads that wait: each has locked one, and is woken by its release. An Event would cost ten times as much.
+        #: Of threads that wait: each has locked one, and its release wakes it. An Event would cost ten times as much.
         self._sleepers: list[threading.Lock] = []
         #: Each is called by whoever takes it out.
         self._callbacks: list[Callable[[], None]] = []

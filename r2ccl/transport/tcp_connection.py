@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
-from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, landed
+from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, gather, landed
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.tcp_info import answer_at_once, sample
 
@@ -30,8 +30,7 @@ READS_PER_TURN = 2
 #: Frames up to this size are joined, until so many bytes wait.
 JOIN_BYTES = 4 << 10
 JOINED_BYTES_MAX = 64 << 10
-#: Buffers handed to one sendmsg, and bytes after which other connections get their turn.
-GATHER_MAX = 256
+#: Bytes after which other connections get their turn.
 WRITE_BYTES_PER_TURN = 1 << 20
 
 
@@ -192,7 +191,7 @@ class TcpConnection:
         """Hand the kernel what waits, up to a turn's share. Returns whether nothing is left. Raises ``OSError``."""
         budget = WRITE_BYTES_PER_TURN
         while self._queue and self._sock is not None and budget > 0:
-            buffers = self._gather()
+            buffers = gather(self._queue, self._taken)
             try:
                 sent = self._sock.sendmsg(buffers)
             except BlockingIOError:
@@ -201,22 +200,6 @@ class TcpConnection:
             if not self._advance(sent, sum(map(len, buffers))):
                 return False
         return not self._queue
-
-    def _gather(self) -> list[bytes | memoryview]:
-        buffers: list[bytes | memoryview] = []
-        for header, payload in self._queue:
-            if len(buffers) >= GATHER_MAX:
-                break
-            buffers.append(header)
-            if len(payload):
-                buffers.append(payload)
-        skip = self._taken
-        if skip >= HEADER_BYTES:
-            del buffers[0]
-            skip -= HEADER_BYTES
-        if skip:
-            buffers[0] = memoryview(buffers[0])[skip:]
-        return buffers
 
     def _advance(self, sent: int, offered: int) -> bool:
         """Drop what the kernel took. Returns whether it took all that was offered."""

@@ -52,8 +52,13 @@ def test_it_gives_up_soon_if_nothing_comes() -> None:
     async def story(world: World) -> None:
         _, other, _, there = await world.pair()
         there.send(chunk_header(WORDS, 0), WORDS)
-        asked = []
-        device_of(other).look_for(lambda: bool(asked.append(1)))
+        asked: list[int] = []
+
+        def is_over() -> bool:
+            asked.append(1)
+            return False
+
+        device_of(other).look_for(is_over)
         assert asked == []
 
     play(story)

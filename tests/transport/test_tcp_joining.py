@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from r2ccl.protocol.wire import HEADER_BYTES, Kind, pack_header, unpack_header
+from r2ccl.transport.frames import GATHER_MAX
 from r2ccl.transport.interface import Purpose
-from r2ccl.transport.tcp_connection import GATHER_MAX, JOIN_BYTES, JOINED_BYTES_MAX, TcpConnection
+from r2ccl.transport.tcp_connection import JOIN_BYTES, JOINED_BYTES_MAX, TcpConnection
 
 
 class CountingSocket:
@@ -136,7 +137,7 @@ def test_what_waits_for_the_end_of_a_turn_is_bounded() -> None:
         for number in range(count):
             say(connection, number, JOIN_BYTES)
         assert connection.sample().unsent_bytes <= JOINED_BYTES_MAX + JOIN_BYTES + HEADER_BYTES
-        got = []
+        got: list[tuple[int, int, int]] = []
         while len(got) < count:
             got += heard(peer)
             await asyncio.sleep(0)
