@@ -20,6 +20,7 @@ from r2ccl._version import __version__
 from r2ccl.actors.report import start_table
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
+from r2ccl.actors.work import Look
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
@@ -42,7 +43,6 @@ from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
 from r2ccl.transport.node_identity import node_id
-from r2ccl.transport.shared_memory import SharedMemoryDevice
 from r2ccl.transport.tcp import Admission
 
 logger = logging.getLogger("r2ccl")
@@ -222,7 +222,9 @@ async def _connect(
         new_errors=NicErrors().new_errors,
     )  # fmt: skip
     try:
-        communicator = await _join(shared, placement, rendezvous, opened, memory, selection, thread, breakable)
+        communicator = await _join(
+            shared, placement, rendezvous, opened, memory, doors.look_for, selection, thread, breakable
+        )
     except BaseException:
         strangers.close()
         raise
@@ -274,15 +276,15 @@ async def _join(
     placement: Placement,
     rendezvous: Rendezvous,
     devices: list[Device],
-    memory: SharedMemoryDevice | None,
+    memory: Device | None,
+    look: Look,
     selection: Selection,
     thread: ProgressThread | None,
     breakable: Breakable | None,
 ) -> Communicator:
     settings = shared.settings
     runtime = Runtime(shared, devices, memory)
-    if memory is not None:
-        runtime.look = memory.look_for
+    runtime.look = look
     communicator = world(runtime, thread, placement.local_rank)
     try:
         runtime.start()

@@ -16,7 +16,7 @@ logger = logging.getLogger("r2ccl")
 #: Longer than this a lock does not wait: three years.
 WAIT_S_MAX = 1e8
 
-#: Deliver what has arrived, for a few microseconds or until what it is given says that it is over.
+#: Send what waits; deliver what has arrived, for a few microseconds or until what it is given says that it is over.
 Look = Callable[[Callable[[], bool]], None]
 
 
@@ -66,11 +66,12 @@ class Work:
         self._callbacks: list[Callable[[], None]] = []
         #: Called once, before anybody else hears that it is over.
         self._on_end = on_end
-        #: Looks briefly for the news that may end it, before its loop has a turn; see :meth:`look_with`.
+        #: Sends what waits to be sent, and looks briefly for the news that may end it, before its loop has a turn.
         self._look: Look | None = None
 
     def look_with(self, look: Look | None) -> None:
-        """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon."""
+        """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon. Also if it
+        has ended: who goes on with what it holds may compute, and what it said must not wait for that."""
         self._look = look
 
     def done(self) -> bool:
@@ -84,7 +85,7 @@ class Work:
 
     def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
-        if not self._done and self._look is not None and threading.get_ident() == self._thread:
+        if self._look is not None and threading.get_ident() == self._thread:
             self._look(self.done)
         if not self._done:
             waiter = asyncio.get_running_loop().create_future()

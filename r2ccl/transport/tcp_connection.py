@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
 from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, gather, landed
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.joined import Joined
+from r2ccl.transport.losses import loss_of
 from r2ccl.transport.tcp_info import answer_at_once, sample
 
 #: Largest control frame plus header; see wire.CONTROL_BYTES_MAX.
@@ -33,21 +33,8 @@ JOINED_BYTES_MAX = 64 << 10
 #: Bytes after which other connections get their turn.
 WRITE_BYTES_PER_TURN = 1 << 20
 
-
 #: Of a connection that is not open.
 _NO_INBOX = memoryview(b"")
-
-_LOSSES: Final = {
-    errno.ECONNREFUSED: Loss.REFUSED,
-    errno.ECONNRESET: Loss.RESET,
-    errno.EPIPE: Loss.RESET,
-    errno.ECONNABORTED: Loss.RESET,
-}
-
-
-def loss_of(error: OSError) -> Loss:
-    """What an error of a socket means. All that is not a clear word of the peer's kernel is a path that fails."""
-    return _LOSSES.get(error.errno or 0, Loss.UNREACHABLE)
 
 
 class TcpConnection:
@@ -55,7 +42,14 @@ class TcpConnection:
 
     one_sided = False
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, local_nic: int, purpose: Purpose) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receiver: Receiver,
+        local_nic: int,
+        purpose: Purpose,
+        joined: Joined | None = None,
+    ) -> None:
         self.purpose = purpose
         self.local_nic = local_nic
         self.peer = -1
@@ -72,9 +66,9 @@ class TcpConnection:
         self._queue: deque[Frame] = deque()
         self._taken = 0
         self._writing = False
-        #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment.
-        self._is_joining = False
-        self._joined_bytes = 0
+        #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment, and
+        #: that they do is said there (None: every frame goes at once).
+        self._is_joining, self._joined_bytes, self._joined = False, 0, joined
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
         #: The end was read, and will be told in the next turn.
@@ -119,9 +113,7 @@ class TcpConnection:
         if self._queue or (self._is_joining and len(payload) <= JOIN_BYTES):
             self._queue.append((header, payload))
             if not self._writing:
-                self._joined_bytes += len(header) + len(payload)
-                if self._joined_bytes > JOINED_BYTES_MAX:
-                    self._write_joined()
+                self._join(len(header) + len(payload))
             return
         try:
             sent = sock.sendmsg((header, payload)) if len(payload) else sock.send(header)
@@ -134,7 +126,7 @@ class TcpConnection:
             self._queue.append((header, payload))
             self._taken = sent
             self._start_writing()
-        elif not self._is_joining:
+        elif self._joined is not None and not self._is_joining:
             self._is_joining = True
             self._loop.call_soon(self._turn_ended)
 
@@ -156,14 +148,25 @@ class TcpConnection:
         self._queue = kept
         return not held
 
+    def _join(self, size: int) -> None:
+        assert self._joined is not None
+        if not self._joined_bytes:
+            self._joined.add(self)
+        self._joined_bytes += size
+        if self._joined_bytes > JOINED_BYTES_MAX:
+            self.flush()
+
     def _turn_ended(self) -> None:
         """Everybody has said what there was to say."""
         self._is_joining = False
-        if not self._writing:
-            self._write_joined()
+        self.flush()
 
-    def _write_joined(self) -> None:
-        self._joined_bytes = 0
+    def flush(self) -> None:
+        """What was to be joined goes out now."""
+        was_joined = self._joined_bytes > 0
+        self._forget_joined()
+        if self._writing or not was_joined:
+            return
         try:
             if not self._write_queue():
                 self._start_writing()
@@ -341,6 +344,7 @@ class TcpConnection:
             # What was said in this turn, a goodbye for instance, would have gone out at once if it had been alone.
             with contextlib.suppress(OSError):
                 self._write_queue()
+        self._forget_joined()
         sock, self._sock = self._sock, None
         self.is_open = False
         self._queue.clear()
@@ -356,6 +360,11 @@ class TcpConnection:
         if self._forget is not None:
             self._forget(self)
         sock.close()
+
+    def _forget_joined(self) -> None:
+        if self._joined_bytes and self._joined is not None:
+            self._joined.discard(self)
+        self._joined_bytes = 0
 
     def close_in_child(self) -> None:
         """After a fork, in the child: only the descriptor is let go."""

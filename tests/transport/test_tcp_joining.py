@@ -10,6 +10,7 @@ from typing import Any
 from r2ccl.protocol.wire import HEADER_BYTES, Kind, pack_header, unpack_header
 from r2ccl.transport.frames import GATHER_MAX
 from r2ccl.transport.interface import Purpose
+from r2ccl.transport.joined import Joined
 from r2ccl.transport.tcp_connection import JOIN_BYTES, JOINED_BYTES_MAX, TcpConnection
 
 
@@ -47,13 +48,15 @@ class Nobody:
 Story = Callable[[TcpConnection, CountingSocket, socket.socket], Awaitable[None]]
 
 
-def play(story: Story) -> None:
+def play(story: Story, joined: Joined | None = None) -> None:
+    joined = Joined() if joined is None else joined
+
     async def main() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
         counting = CountingSocket(ours)
-        connection = TcpConnection(asyncio.get_running_loop(), Nobody(), 0, Purpose.BULK)  # type: ignore[arg-type]
+        connection = TcpConnection(asyncio.get_running_loop(), Nobody(), 0, Purpose.BULK, joined)  # type: ignore[arg-type]
         connection.open(counting, b"", lambda _: None)  # type: ignore[arg-type]
         try:
             await story(connection, counting, theirs)
@@ -176,3 +179,20 @@ def test_what_is_withdrawn_in_the_turn_is_never_said() -> None:
         assert heard(peer) == frames(2)
 
     play(story)
+
+
+def test_whoever_awaits_has_it_sent_before_the_turn_ends_and_nothing_is_remembered() -> None:
+    joined = Joined()
+
+    async def story(connection: TcpConnection, sock: CountingSocket, peer: socket.socket) -> None:
+        for number in range(3):
+            say(connection, number)
+        joined.flush()
+        assert heard(peer) == frames(3)
+        assert sock.calls == 2
+        assert not joined._waiting
+        say(connection, 3)
+        connection.abort()
+        assert not joined._waiting
+
+    play(story, joined)
