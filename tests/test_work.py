@@ -231,3 +231,13 @@ def test_a_wait_for_no_time_at_all_gives_up_at_once() -> None:
     for limit_s in (0.0, -1.0, -5.0):
         with pytest.raises(TimeoutError):
             Work("barrier()", None, ELSEWHERE).wait(limit_s)
+
+
+def test_also_who_awaits_one_that_has_ended_looks_for_it_may_compute_next() -> None:
+    work = Work("barrier()", "result", threading.get_ident())
+    work.finish(None)
+    looked: list[bool] = []
+    work.look_with(lambda is_over: looked.append(is_over()))
+    with pytest.raises(StopIteration):
+        work.__await__().send(None)
+    assert looked == [True]

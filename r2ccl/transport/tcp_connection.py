@@ -66,13 +66,12 @@ class TcpConnection:
         self._queue: deque[Frame] = deque()
         self._taken = 0
         self._writing = False
-        #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment, and
-        #: that they do is said there (None: every frame goes at once).
+        #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment,
+        #: and that they do is said there (None: every frame goes at once).
         self._is_joining, self._joined_bytes, self._joined = False, 0, joined
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
-        #: The end was read, and will be told in the next turn.
-        self._ending = False
+        self._ending = False  #: The end was read, and will be told in the next turn.
         #: Bytes [_start, _end) of the inbox are unparsed.
         self._inbox = _NO_INBOX
         self._start = 0
@@ -367,7 +366,8 @@ class TcpConnection:
         self._joined_bytes = 0
 
     def close_in_child(self) -> None:
-        """After a fork, in the child: only the descriptor is let go."""
+        """After a fork, in the child: only the descriptor is let go. What waits is the parent's to send."""
+        self._forget_joined()
         if self._sock is not None:
             self._sock.close()
 
