@@ -90,7 +90,7 @@ async def mixed(world: World, notes: list[Any]) -> None:
         for number in range(30):
             x = np.arange(1 + number % 5, dtype=np.float32 if number % 2 else np.int64) + rank
             await comm.all_reduce(x, (Op.SUM, Op.MAX, Op.AVERAGE)[number % 3] if number % 2 else Op.SUM)
-            notes.append((world.clock.now(), rank, x.tolist()))
+            notes.append((world.clock.now(), rank, x.tolist(), books(world)))
         for round_ in range(4):
             if round_ % 2 == rank:
                 await asyncio.sleep(0.05)
