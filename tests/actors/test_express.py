@@ -11,7 +11,7 @@ import pytest
 
 from r2ccl.actors.express import Express
 from r2ccl.actors.operation import Operation
-from r2ccl.errors import CollectiveMismatch, CollectiveTimeout
+from r2ccl.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 from r2ccl.protocol.wire import Header
 from r2ccl.reduction import Op
 from r2ccl.sim.world import World
@@ -227,5 +227,21 @@ def test_a_closed_group_leaves_no_timer() -> None:
         await asyncio.gather(*(group.close() for group in groups))
         await asyncio.sleep(30.0)
         assert len(world.runtimes[0].shared.timers) < before
+
+    simulate(story)
+
+
+def test_what_needs_a_member_that_has_closed_fails_at_once() -> None:
+    async def story(world: World) -> None:
+        groups = [await comm.new_group([0, 1]) for comm in world.communicators]
+        await asyncio.gather(*(group.all_reduce(np.ones(1)) for group in groups))
+        closing = asyncio.ensure_future(groups[1].close())
+        await asyncio.sleep(0.1)
+        began = world.clock.now()
+        with pytest.raises(PeerLost) as caught:
+            await groups[0].all_reduce(np.ones(1))
+        assert caught.value.ranks == (1,)
+        assert world.clock.now() - began < 0.1
+        await closing
 
     simulate(story)

@@ -28,7 +28,7 @@ async def pair(**settings: Any) -> list[Communicator]:
     async def join(rank: int) -> Communicator:
         return await r2ccl.connect(rank=rank, size=2, rendezvous=place, nics="lo", **settings)
 
-    return await asyncio.gather(join(0), join(1))
+    return [*await asyncio.gather(join(0), join(1))]
 
 
 def unsent(communicator: Communicator, peer: int) -> int:
