@@ -245,3 +245,18 @@ def test_what_needs_a_member_that_has_closed_fails_at_once() -> None:
         await closing
 
     simulate(story)
+
+
+def test_after_the_limit_of_one_that_ended_well_those_of_later_ones_are_still_watched() -> None:
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        began = world.clock.now()
+        works = [first.all_reduce(np.ones(1, np.float32), timeout=limit_s) for limit_s in (1.0, 3.0)]
+        await second.all_reduce(np.ones(1, np.float32))
+        await works[0]
+        async with asyncio.timeout(10.0):
+            with pytest.raises(CollectiveTimeout):
+                await works[1]
+        assert world.clock.now() - began == pytest.approx(3.0, abs=0.01)
+
+    simulate(story, close_timeout_s=0.1)
