@@ -45,10 +45,18 @@ class Round(NamedTuple):
 class Way:
     """How to do it: one at a time, and many at once."""
 
-    def __init__(self, name: str, one: Callable[[Any], Awaitable[Any]], many: Callable[[list[Any]], Awaitable[Any]]):
+    def __init__(
+        self,
+        name: str,
+        one: Callable[[Any], Awaitable[Any]],
+        many: Callable[[list[Any]], Awaitable[Any]],
+        settle: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
         self.name = name
         self.one = one
         self.many = many
+        #: Waits until the peers have all that was sent; None: they need nothing of this process's loop for it.
+        self.settle = settle
 
     async def round(self, make: Callable[[int], Any], size: int) -> Round:
         """COUNT operations one after another, and as many in windows."""
@@ -65,6 +73,8 @@ class Way:
         for _ in range(COUNT // WINDOW):
             await self.many(several)
         taken, used = time.perf_counter() - began, time.process_time() - used
+        if self.settle is not None:
+            await self.settle()
         return Round(min(times), statistics.median(times), processor, taken / COUNT, used / COUNT)
 
 
@@ -78,7 +88,12 @@ def of_loop(name: str, comm: Any) -> Way:
     async def one(x: Any) -> None:
         await comm.all_reduce(x)
 
-    return Way(name, one, many)
+    async def settle() -> None:
+        # What went out from copies may wait for its socket. The next way may block the loop, and the peer would wait.
+        while any(lane["outstanding_bytes"] for lane in comm.stats()["lanes"].values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    return Way(name, one, many, settle)
 
 
 def of_thread(name: str, comm: Any) -> Way:
