@@ -20,6 +20,7 @@ from r2ccl._version import __version__
 from r2ccl.actors.report import start_table
 from r2ccl.actors.runtime import Runtime
 from r2ccl.actors.shared import Shared
+from r2ccl.actors.work import Look
 from r2ccl.clock import MonotonicClock
 from r2ccl.communicator import Communicator, world
 from r2ccl.config import LOG_LEVELS, Reading, Settings, environment, job_secret, read_settings, shown_value
@@ -225,7 +226,9 @@ async def _connect(
         new_errors=NicErrors().new_errors,
     )  # fmt: skip
     try:
-        communicator = await _join(shared, placement, rendezvous, opened, memory, selection, thread, breakable)
+        communicator = await _join(
+            shared, placement, rendezvous, opened, memory, doors.look_for, selection, thread, breakable
+        )
     except BaseException:
         strangers.close()
         raise
@@ -278,12 +281,14 @@ async def _join(
     rendezvous: Rendezvous,
     devices: list[Device],
     memory: Device | None,
+    look: Look,
     selection: Selection,
     thread: ProgressThread | None,
     breakable: Breakable | None,
 ) -> Communicator:
     settings = shared.settings
     runtime = Runtime(shared, devices, memory)
+    runtime.look = look
     communicator = world(runtime, thread, placement.local_rank)
     try:
         runtime.start()

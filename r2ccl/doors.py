@@ -10,10 +10,11 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from r2ccl.ids import SHARED_NIC
 from r2ccl.topology import Member, Nic, shared_memory_endpoint
+from r2ccl.transport.joined import Joined
 from r2ccl.transport.shared_memory import SharedMemoryDevice
 from r2ccl.transport.shared_ring import rings_work_here
 from r2ccl.transport.tcp import Admission, TcpDevice
@@ -25,7 +26,8 @@ class Doors:
     """One rank's. Closed by whoever fails before the devices are somebody else's."""
 
     def __init__(self, nics: Sequence[Nic], admission: Admission, loop: asyncio.AbstractEventLoop) -> None:
-        self.devices = [TcpDevice(nic, admission, loop) for nic in nics]
+        self._joined = Joined()
+        self.devices = [TcpDevice(nic, admission, loop, self._joined) for nic in nics]
         self._admission = admission
         self._loop = loop
         self._memory: SharedMemoryDevice | None = None
@@ -62,6 +64,13 @@ class Doors:
             return None
         self._memory.expect(ranks, len(os.sched_getaffinity(0)))
         return self._memory
+
+    def look_for(self, is_over: Callable[[], bool]) -> None:
+        """Somebody awaits what ``is_over`` tells the end of: say all that there is to say, and, where the answer may
+        be in memory soon, look for it."""
+        self._joined.flush()
+        if self._memory is not None and not is_over():
+            self._memory.look_for(is_over)
 
     def close(self) -> None:
         """All of them."""

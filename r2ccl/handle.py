@@ -99,12 +99,16 @@ class Handle:
     # The way of a call.
 
     def _submit(self, asked: Asked, timeout: float | None, on_end: Callable[[Work], None] | None = None) -> Work:
-        limit_s = self._limit_s(asked.name or asked.call.kind.value, timeout)
-        planned = self._epochs.newest.plan(asked.call)
         shared = self._runtime.shared
+        if timeout is None:
+            limit_s = shared.settings.timeout_s
+        else:
+            limit_s = self._limit_s(asked.name or asked.call.kind.value, timeout)
+        planned = self._epochs.newest.plan(asked.call)
         work = Work(planned.call, asked.result, shared.thread, on_end)
         if self._thread is None and threading.get_ident() == shared.thread:
             self._coordinator.submit(planned, asked.arrays, work, limit_s)
+            work.look_with(self._runtime.look)
         else:
             self._cross(work, self._coordinator.submit, planned, asked.arrays, work, limit_s)
         return work

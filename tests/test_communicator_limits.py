@@ -104,6 +104,7 @@ def test_pieces_of_a_thousand_ranks_that_wait_for_one_another_do_not_nest() -> N
             operands=(None,) * (ranks - 1),
             bulky_sources=(),
             targets=(),
+            exchange=None,
         )
         work = Work("all_reduce", x, world.runtimes[0].shared.thread)
         first.submit(planned, asked.arrays, work, 0.0)

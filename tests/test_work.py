@@ -88,7 +88,7 @@ def test_a_wait_whose_time_is_over_leaves_the_work_under_way_and_nothing_behind(
     for _ in range(100):
         with pytest.raises(TimeoutError, match=r"all_reduce\(float32\[3\], sum\): still under way after 0.0001 s"):
             work.wait(0.0001)
-    assert work._events == []
+    assert work._sleepers == []
     assert not work.done()
     work.finish(None)
     assert work.wait(0) == 7
@@ -186,3 +186,58 @@ def test_an_error_that_many_ask_for_does_not_grow() -> None:
             work.wait()
         depths.append(len(lost.traceback))
     assert depths[0] == depths[1] == depths[2]
+
+
+def test_who_awaits_it_on_its_own_thread_looks_first_and_does_not_sleep_if_that_ends_it() -> None:
+    work = Work("barrier()", "result", threading.get_ident())
+    looked: list[bool] = []
+
+    def look(is_over: Callable[[], bool]) -> None:
+        looked.append(is_over())
+        work.finish(None)
+        looked.append(is_over())
+
+    work.look_with(look)
+    with pytest.raises(StopIteration) as ended:
+        work.__await__().send(None)
+    assert ended.value.value == "result"
+    assert looked == [False, True]
+
+
+def test_a_look_that_finds_nothing_is_followed_by_sleep() -> None:
+    async def scenario() -> str:
+        loop = asyncio.get_running_loop()
+        work = Work("barrier()", "result", threading.get_ident())
+        work.look_with(lambda is_over: None)
+        loop.call_soon(work.finish, None)
+        result: str = await work
+        return result
+
+    assert asyncio.run(scenario()) == "result"
+
+
+def test_on_another_thread_nobody_looks() -> None:
+    async def scenario() -> str:
+        work = Work("barrier()", "result", ELSEWHERE)
+        work.look_with(lambda is_over: work.finish(PeerLost((1,), "dead", "looked")))
+        asyncio.get_running_loop().call_soon(work.finish, None)
+        result: str = await work
+        return result
+
+    assert asyncio.run(scenario()) == "result"
+
+
+def test_a_wait_for_no_time_at_all_gives_up_at_once() -> None:
+    for limit_s in (0.0, -1.0, -5.0):
+        with pytest.raises(TimeoutError):
+            Work("barrier()", None, ELSEWHERE).wait(limit_s)
+
+
+def test_also_who_awaits_one_that_has_ended_looks_for_it_may_compute_next() -> None:
+    work = Work("barrier()", "result", threading.get_ident())
+    work.finish(None)
+    looked: list[bool] = []
+    work.look_with(lambda is_over: looked.append(is_over()))
+    with pytest.raises(StopIteration):
+        work.__await__().send(None)
+    assert looked == [True]

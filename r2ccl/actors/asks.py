@@ -36,7 +36,7 @@ class Asks:
     def ask(self, operation: Operation, peer: int) -> None:
         """What waits for credit goes when the peer says that it is in the operation."""
         if peer not in operation.asked:
-            operation.asked.add(peer)
+            operation.asked |= {peer}
             self._asked[peer, operation.number] = operation.planned
             self._host.announce(operation, peer, asks=True)
 

@@ -18,6 +18,7 @@ from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.asks import Asks
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.epochs import Epochs
+from r2ccl.actors.express import Express
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import (
@@ -36,7 +37,7 @@ from r2ccl.actors.starting import Starting
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.errors import UsageError
-from r2ccl.protocol.collective import CollectiveMachine, Piece
+from r2ccl.protocol.collective import Piece, begin
 from r2ccl.protocol.lanes import Parcel
 from r2ccl.protocol.wire import BadFrame, Entered, Header, Kind
 
@@ -78,8 +79,9 @@ class Coordinator(Actor):
         self._acknowledging = Acknowledging(self)
         self._is_starting = False
         self.has_left = False
-        self._asks = Asks(self)
         self._starting = Starting(self, self._send)
+        self.asks = Asks(self)
+        self._express = self.inbox.express = Express(self, self.inbox)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
         courier.peers[communicator] = self.peers
@@ -108,8 +110,7 @@ class Coordinator(Actor):
         """Number the call, and start it if there is room. Raises before anything is numbered."""
         self.refuse()
         work.operation = self.next_operation
-        now = self.shared.clock.now()
-        operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, now)
+        operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, self.shared.clock.now())
         operation.waited_s, operation.stalled_s = waited_s, self.own_stall_s()
         self.next_operation += 1
         if not self.waiting and self._may_start(operation.number):
@@ -127,7 +128,9 @@ class Coordinator(Actor):
     def _start(self, operation: Operation) -> None:
         if self.epochs is not None:
             operation.planned = self.epochs.admit(operation.number, operation.planned)
-        machine = operation.machine = CollectiveMachine(operation.planned.waits)
+        if self._express.start(operation):
+            return
+        machine = operation.machine = begin(operation.planned.waits)
         operation.turn = self.courier.take_turn()
         self.running[operation.number] = operation
         operation.prepare()
@@ -186,7 +189,7 @@ class Coordinator(Actor):
         if not self.courier.submit(parcel):
             if len(payload) <= self.shared.settings.eager_bytes:
                 # Of little the target would not say that it is in the operation.
-                self._asks.ask(operation, send.target)
+                self.asks.ask(operation, send.target)
             else:
                 self._notice_misfits(send.target, operation.number)
         if outlives:
@@ -199,7 +202,7 @@ class Coordinator(Actor):
         machine = operation.machine
         assert machine is not None
         if not machine.arrived(receive, chunk):
-            operation.held[receive, chunk] = scratch
+            operation.hold(receive, chunk, scratch)
             return
         self._take_in(operation, receive, chunk, scratch)
         self._applied(operation, receive, chunk)
@@ -221,11 +224,21 @@ class Coordinator(Actor):
         if not machine.arrived(receive, chunk):
             scratch = self._pool.take(len(payload))
             scratch.view[: len(payload)] = payload
-            operation.held[receive, chunk] = scratch
+            operation.hold(receive, chunk, scratch)
             return
         if len(payload):
             operation.apply(receive, chunk, np.frombuffer(payload, np.uint8))
         self._applied(operation, receive, chunk)
+
+    def exchange_arrived(self, operation: Operation, payload: memoryview) -> None:
+        """As :meth:`whole_arrived`, the short way: it is all that was to come, and the ledger knows."""
+        machine = operation.machine
+        assert machine is not None
+        operation.take(payload)
+        machine.applied(0, 0)
+        if machine.acks_left == 0:
+            del self.running[operation.number]
+            self._end(operation)
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine
@@ -238,6 +251,7 @@ class Coordinator(Actor):
             for piece in sends:
                 self._send(operation, piece)
             for released in held:
+                assert operation.held is not None
                 self._take_in(operation, *released, operation.held.pop(released))
             todo += reversed(held)
             if machine.is_received(receive):
@@ -265,6 +279,9 @@ class Coordinator(Actor):
         self._registrar.close(operation)
         self.ledger.finish(operation.number)
         self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
+        self._end(operation)
+
+    def _end(self, operation: Operation) -> None:
         self.failing.ended(operation)
         operation.finish()
         operation.work.finish(None)
@@ -274,7 +291,7 @@ class Coordinator(Actor):
     def start_waiting(self) -> None:
         """There may be room for operations that wait, or a promise that held them is over."""
         # What is started may end at once and bring us here again: thousands may wait, so only the first call goes on.
-        if self._is_starting:
+        if self._is_starting or not self.waiting:
             return
         self._is_starting = True
         try:
@@ -302,7 +319,7 @@ class Coordinator(Actor):
         for operation in self.running.values():
             if peer in operation.hearers(self.shared.one_sided) or peer in operation.asked:
                 self.announce(operation, peer, asks=peer in operation.asked)
-        self._asks.again(peer)
+        self.asks.again(peer)
         self.failing.resync(peer)
         if self.has_left:
             self.say_goodbye([peer])
@@ -342,7 +359,7 @@ class Coordinator(Actor):
 
     def _entered_heard(self, peer: int, entered: Entered) -> None:
         number = entered.operation
-        self._asks.answered(peer, number)
+        self.asks.answered(peer, number)
         self.courier.peer_entered(peer, self.communicator, number)
         if (
             self.shared.one_sided

@@ -7,7 +7,7 @@ said again until they are answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from r2ccl.actors.hedging import choose_twins, make_hedger
@@ -42,13 +42,11 @@ class Courier:
         self.lanes: dict[int, list[Lane]] = {peer: [] for peer in shared.peers}
         #: Chunks on lanes or waiting, over all peers: the health monitor looks closely while there are any.
         self.unsettled = 0
-        #: Called when ``unsettled`` leaves zero.
-        self.on_busy: Callable[[], None] = lambda: None
+        self.on_busy: Callable[[], None] = lambda: None  #: Called when ``unsettled`` leaves zero.
         #: Called when what was taken back from a lost link can go out on another: the peer.
         self.on_repaired: Callable[[int], None] = lambda peer: None
         self.on_settled: list[Callable[[], None]] = []  #: Whoever waits for acknowledgements (actors.departing).
-        #: communicator -> its other members.
-        self.peers: dict[int, tuple[int, ...]] = {}
+        self.peers: dict[int, tuple[int, ...]] = {}  #: communicator -> its other members.
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
         self._notice_version = 0
@@ -198,7 +196,8 @@ class Courier:
     def settle_operation(self, communicator: int, operation: int, targets: Iterable[int]) -> None:
         """The operation ended well here: what it sent is known to have arrived, so its memory is needed no more."""
         for peer in targets:
-            self._settle(peer, self.outboxes[peer].settle_operation(communicator, operation), tell=False)
+            if settled := self.outboxes[peer].settle_operation(communicator, operation):
+                self._settle(peer, settled, tell=False)
 
     def forget(self, communicator: int, operation: int) -> None:
         """Operations from this one on failed: get their memory back from every path (decision 7)."""
@@ -271,14 +270,15 @@ class Courier:
         self.unsettled -= count
         if measured:
             even_out(self.lanes[peer])
-        if count:
-            self.pump(peer)
+        self.pump(peer)
         if owned:
             self._count(self.outboxes[peer], owned)
         for told in self.on_settled:
             told()
 
-    def _count(self, outbox: Outbox, settled: Iterable[Parcel]) -> None:
+    def _count(self, outbox: Outbox, settled: Sequence[Parcel]) -> None:
+        if not settled and not outbox.has_early:
+            return
         for parcel in outbox.count(settled):
             parcel.owner.parcel_settled(parcel)
 

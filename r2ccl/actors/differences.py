@@ -73,6 +73,10 @@ class Differences:
         """Did somebody call something else? It will fail, whatever arrives meanwhile."""
         return operation in self._heard
 
+    def are_silent_on(self, operation: int) -> bool:
+        """There is nothing to be done about this one when it begins: see :meth:`began`."""
+        return operation > self._roll_call.latest and operation not in self._askers
+
     def began(self, operation: Operation) -> None:
         """An operation began: did a peer announce another call before, or ask to hear when we are in it?"""
         for peer in self._askers.pop(operation.number, ()):

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.causes import error_of, naming_all_lost
 from r2ccl.actors.courier import Courier
+from r2ccl.actors.deadlines import Deadlines
 from r2ccl.actors.differences import Differences
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.messages import GoodbyeHeard, PeerGone
@@ -83,6 +84,7 @@ class Failing:
         self._untold: set[int] = set()
         self._repeating = False
         self._watching = False
+        self._deadlines = Deadlines(coordinator, own_stall_s, self._time_out)
         #: Called with what the communicator failed with, or ended with; and when a member closed.
         self.on_failed: list[Callable[[R2cclError, Abort | None], None]] = []
         self.on_left: list[Callable[[], None]] = []
@@ -109,15 +111,13 @@ class Failing:
     def watch(self, operation: Operation) -> None:
         """The operation was called: its limit counts from now on, whether it runs or waits for its turn."""
         if operation.timeout_s:
-            left_s = max(0.0, operation.timeout_s - operation.waited_s)
-            operation.timer = self._timers.after(left_s, self._time_out, operation, operation.stalled_s)
+            self._deadlines.watch(operation)
         if not self._watching:
             self._watching = True
             self._timers.after(self._shared.settings.roll_call_s, self._look_round)
 
     def ended(self, operation: Operation) -> None:
         """The operation ended well."""
-        operation.forget_timer()
         planned = operation.planned
         self._finished[operation.number] = (planned.fingerprint, planned.call, planned.under)
         if len(self._finished) > self._shared.settings.running_max:
@@ -160,15 +160,7 @@ class Failing:
             self.roll_call.reached(peer, outbox.entered_by_peer(coordinator.communicator) - 1)
         return self.roll_call.presence(operation.number)
 
-    def _time_out(self, operation: Operation, stalled_s: float) -> None:
-        """``stalled_s``: how much of our own absence is counted."""
-        if operation.work.done():
-            return
-        now_stalled_s = self._own_stall_s()
-        if now_stalled_s > stalled_s:
-            more_s = now_stalled_s - stalled_s
-            operation.timer = self._timers.after(more_s, self._time_out, operation, now_stalled_s)
-            return
+    def _time_out(self, operation: Operation) -> None:
         where = self._presence(operation)
         details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
         self.fail(operation.number, "timeout", f"no end within {operation.timeout_s:g} s", details)
@@ -250,6 +242,8 @@ class Failing:
     def fail_without(self, operation: Operation) -> None:
         """An operation began that needs members who have closed: they will never call it."""
         inbox = self._coordinator.inbox
+        if not self.left:
+            return
         missing = tuple(
             peer
             for peer, completed in sorted(self.left.items())
@@ -315,7 +309,6 @@ class Failing:
         self._told(self._gone.union(self.left))
         for operation in doomed:
             coordinator.inbox.let_go(operation)
-            operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
         self._tell_untold()
@@ -338,6 +331,7 @@ class Failing:
         with it the connections, which may be in the middle of a chunk."""
         if self.error is None:
             self.error = error
+        self._deadlines.end()
         coordinator = self._coordinator
         doomed = [*coordinator.running.values(), *coordinator.waiting]
         coordinator.running.clear()
@@ -350,7 +344,6 @@ class Failing:
             coordinator.courier.failure_is_known(coordinator.communicator, coordinator.peers)
         for operation in doomed:
             coordinator.inbox.let_go(operation)
-            operation.forget_timer()
             operation.work.finish(error)
         coordinator.tell_if_idle()
         for heard in list(self.on_failed):

@@ -46,10 +46,17 @@ class Coordinator(Protocol):
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None: ...
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None: ...
+    def exchange_arrived(self, operation: Operation, payload: memoryview) -> None: ...
     def calls_differ(self, header: Header) -> None: ...
     def misfit(self, header: Header, why: BadFrame) -> None: ...
     def peer_reached(self, peer: int, operation: int) -> None: ...
     def flush_acks(self) -> None: ...
+
+
+class Express(Protocol):
+    """See ``actors.express``."""
+
+    def arrived(self, operation: Operation, header: Header, payload: memoryview) -> bool: ...
 
 
 class Inbox:
@@ -78,6 +85,8 @@ class Inbox:
         #: Called when something came of an operation that was not called here yet.
         self.on_unclaimed: Callable[[], None] = lambda: None
         self.coordinator = coordinator
+        #: The short way of small chunks; None until there is one.
+        self.express: Express | None = None
         self._shared = shared
         self._courier = courier
 
@@ -184,6 +193,8 @@ class Inbox:
     def whole(self, connection: Connection, header: Header, payload: memoryview, displace: Displace) -> None:
         """A small chunk, all of it. As :meth:`landed`."""
         operation = self.running.get(header.operation)
+        if operation is not None and self.express is not None and self.express.arrived(operation, header, payload):
+            return
         receive = 0 if operation is None else self.fit(operation, header)
         self.note(header)
         if operation is None and header.operation in self.running:
@@ -228,10 +239,10 @@ class Inbox:
 
     def let_go(self, operation: Operation) -> None:
         """The operation failed: what was held for its turn is free again."""
-        for scratch in operation.held.values():
+        held, operation.held = operation.held, None
+        for scratch in () if held is None else held.values():
             if scratch is not None:
                 self.pool.give(scratch)
-        operation.held.clear()
 
     def _park(self, header: Header, scratch: Scratch | None) -> None:
         assert scratch is not None

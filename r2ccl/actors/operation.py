@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from r2ccl.actors.timers import Timer
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
-from r2ccl.protocol.collective import CollectiveMachine, Piece, Waits
+from r2ccl.protocol.collective import Machine, Piece, Waits
 from r2ccl.protocol.wire import Landing
 from r2ccl.reduction import Finish, Reducer
 from r2ccl.transport.interface import Device, Region
@@ -74,6 +73,26 @@ class Planned:
     under: str = ""
     #: Sources of which only they and we know how much they send: to write it they must hear of its place, small or not.
     uneven_sources: tuple[int, ...] = ()
+    #: What there is to know of it if it is small and simple enough for the short way (``actors.express``).
+    exchange: Exchange | None = None
+
+
+class Exchange(NamedTuple):
+    """An operation that is one small chunk to a peer, from a copy, and one of its back."""
+
+    peer: int
+    #: Our chunk, and where it lies in our array.
+    send_step: int
+    send_mark: int
+    send_array: int
+    send_start: int
+    send_stop: int
+    #: It goes out from a copy, but it must be acknowledged unless such a copy may outlive its operation.
+    needs_ack: bool
+    #: The peer's.
+    step: int
+    mark: int
+    size: int
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +108,7 @@ class Operation:
     timeout_s: float
     owner: Any
     called_at_s: float
-    machine: CollectiveMachine | None = None
+    machine: Machine | None = None
     #: Its place among all operations of this rank, by when they started.
     turn: int = 0
     #: How long it had been called before it had a number.
@@ -97,16 +116,17 @@ class Operation:
     #: Our own absence so far when it was called, for the time-out to subtract.
     stalled_s: float = 0.0
     #: Pieces that arrived before they may be applied, with their bytes (None: in place already).
-    held: dict[Piece, Scratch | None] = field(default_factory=dict)
+    held: dict[Piece, Scratch | None] | None = None
     #: Registered memory, where the transport writes one-sided.
     landings: Landings | None = None
     #: When it was last announced to all; never, at first.
     announced_at_s: float = -math.inf
     laggards_logged: bool = False
     #: Peers that we asked to say when they are in it.
-    asked: set[int] = field(default_factory=set)
-    #: Its time-out, while it is under way.
-    timer: Timer | None = None
+    asked: frozenset[int] = frozenset()
+    #: When it fails if it has not ended; put off by our own absences, of which so much has been counted.
+    deadline_s: float = math.inf
+    excused_s: float = 0.0
 
     def hearers(self, one_sided: bool) -> tuple[int, ...]:
         """Whom to tell that this rank has entered."""
@@ -123,6 +143,12 @@ class Operation:
                 Buffer(np.empty(planned.work_elements, like.array.dtype), like.dtype_name, None),
             )
         self._copy(planned.first)
+
+    def hold(self, receive: int, chunk: int, scratch: Scratch | None) -> None:
+        """A piece arrived before its turn."""
+        if self.held is None:
+            self.held = {}
+        self.held[receive, chunk] = scratch
 
     def apply(self, receive: int, chunk: int, data: np.ndarray[Any, Any]) -> None:
         """Copy or reduce a chunk's bytes to where they belong."""
@@ -148,6 +174,25 @@ class Operation:
         else:
             target.bytes[start:stop] = data.data[: stop - start]
 
+    def take(self, payload: memoryview) -> None:
+        """As :meth:`apply`, for the one chunk of an exchange, in memory that is not ours."""
+        planned = self.planned
+        target = self.arrays[planned.receive_arrays[0]]
+        start, stop = planned.receive_spans[0][0]
+        if not planned.waits.program.receives[0].reduce:
+            target.bytes[start:stop] = payload
+        elif stop > start:
+            assert planned.reduce is not None
+            item, operand = target.item_bytes, planned.operands[0]
+            first, last = start // item, stop // item
+            destination = target.array if last - first == target.count else target.array[first:last]
+            received = np.frombuffer(payload, destination.dtype)
+            own = None
+            if operand is not None:
+                array, shift = operand
+                own = self.arrays[array].array[first + shift : last + shift]
+            planned.reduce(destination, received, planned.waits.program.receives[0].received_first, own)
+
     def _scatter(self, receive: int, payload: memoryview) -> None:
         """A message of several pieces."""
         for array, (start, stop) in self.planned.receive_pieces[receive]:
@@ -169,12 +214,6 @@ class Operation:
     def parcel_settled(self, parcel: Any) -> None:
         """The courier says that a chunk of ours was acknowledged."""
         self.owner.parcel_settled(self, parcel)
-
-    def forget_timer(self) -> None:
-        """It is over. A time-out that went on waiting would keep the caller's buffer."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from r2ccl.actors.operation import Placed, Planned, Span
+from r2ccl.actors.operation import Exchange, Placed, Planned, Span
 from r2ccl.planner import memory
 from r2ccl.planner.choose import build, choose
 from r2ccl.planner.memory import Layout, MemoryPlan, in_place, plan_memory
@@ -94,7 +94,8 @@ class Plans:
         layout = in_place(call.elements) if call.layout is None else call.layout
         where = plan_memory(program, layout, call.arrays)
         waits = prepare(self._among_members(program), max(1, choice.chunk_bytes // item))
-        return self._planned(call, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
+        planned = self._planned(call, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
+        return dataclasses.replace(planned, exchange=_exchange(planned))
 
     def message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
         """The plan of this rank's side of a message to or from ``peer``, a rank in the job."""
@@ -185,6 +186,30 @@ def _measured(picture: Picture) -> str:
     if picture.tuning is None or (picture.cost is None and not picture.nodes):
         return asked
     return f"{asked}, tuning {zlib.crc32(repr(picture.tuning.as_numbers()).encode()):08x} of {picture.wire}"
+
+
+def _exchange(planned: Planned) -> Exchange | None:
+    """What the short way needs to know; None: the plan is not for it."""
+    program = planned.waits.program
+    if (
+        not planned.waits.is_exchange
+        or not planned.copied[0]
+        or program.sends[0].target != program.receives[0].source
+        or planned.send_pieces[0]
+        or planned.receive_pieces[0]
+        or planned.first
+        or planned.last
+        or planned.work_elements
+        or planned.bulky_sources
+        or planned.uneven_sources
+    ):
+        return None
+    send, receive = program.sends[0], program.receives[0]
+    ((send_start, send_stop),), ((start, stop),) = planned.send_spans[0], planned.receive_spans[0]
+    return Exchange(
+        send.target, send.step, planned.send_marks[0], planned.send_arrays[0], send_start, send_stop, send.needs_ack,
+        receive.step, planned.receive_marks[0], stop - start,
+    )  # fmt: skip
 
 
 def _elements(part: Send | Receive) -> int:

@@ -51,6 +51,7 @@ from r2ccl.actors.shared import Shared
 from r2ccl.actors.sharing import Sharing
 from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.transport_actor import LaneBox, TransportActor, add_lane
+from r2ccl.actors.work import Look
 from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import announced_bandwidth, first_picture
@@ -74,8 +75,8 @@ class Runtime:
     def __init__(self, shared: Shared, devices: list[Device], memory: Device | None = None) -> None:
         self.shared = shared
         self.is_closed = False
-        #: This is a fork of the process that it belongs to.
-        self.is_in_child = False
+        self.is_in_child = False  #: This is a fork of the process that it belongs to.
+        self.look: Look | None = None  #: How who awaits an operation looks for news first.
         #: One for each NIC, and all there are.
         self.ports: list[Port] = []
         self.all_ports: list[Port] = []

@@ -10,7 +10,7 @@ and lanes take the oldest operation's first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
@@ -39,7 +39,7 @@ class Starting:
         self._unsent: deque[tuple[Operation, Iterator[Piece]]] = deque()
         self._is_coming = False
 
-    def begin(self, operation: Operation, pieces: list[Piece]) -> None:
+    def begin(self, operation: Operation, pieces: Sequence[Piece]) -> None:
         """The operation runs from now on, and these may be sent."""
         for piece in pieces[:SLICE_CHUNKS]:
             self._send(operation, piece)

@@ -13,6 +13,12 @@ from r2ccl.errors import UsageError
 
 logger = logging.getLogger("r2ccl")
 
+#: Longer than this a lock does not wait: three years.
+WAIT_S_MAX = 1e8
+
+#: Send what waits; deliver what has arrived, for a few microseconds or until what it is given says that it is over.
+Look = Callable[[Callable[[], bool]], None]
+
 
 class Work:
     """An operation under way. ``await work`` returns its result, or raises what the operation failed with.
@@ -31,9 +37,10 @@ class Work:
         "_callbacks",
         "_done",
         "_error",
-        "_events",
+        "_look",
         "_on_end",
         "_result",
+        "_sleepers",
         "_thread",
         "_waiters",
         "call",
@@ -53,11 +60,19 @@ class Work:
         self._awaited = False
         #: Awaits, with the thread of their loop.
         self._waiters: list[tuple[asyncio.Future[None], int]] = []
-        self._events: list[threading.Event] = []
+        #: Of threads that wait: each has locked one, and its release wakes it. An Event would cost ten times as much.
+        self._sleepers: list[threading.Lock] = []
         #: Each is called by whoever takes it out.
         self._callbacks: list[Callable[[], None]] = []
         #: Called once, before anybody else hears that it is over.
         self._on_end = on_end
+        #: Sends what waits to be sent, and looks briefly for the news that may end it, before its loop has a turn.
+        self._look: Look | None = None
+
+    def look_with(self, look: Look | None) -> None:
+        """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon. Also if it
+        has ended: who goes on with what it holds may compute, and what it said must not wait for that."""
+        self._look = look
 
     def done(self) -> bool:
         """Is it over, well or not?"""
@@ -70,6 +85,8 @@ class Work:
 
     def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
+        if self._look is not None and threading.get_ident() == self._thread:
+            self._look(self.done)
         if not self._done:
             waiter = asyncio.get_running_loop().create_future()
             entry = (waiter, threading.get_ident())
@@ -95,11 +112,14 @@ class Work:
         if not self._done:
             if threading.get_ident() == self._thread:
                 raise UsageError(f"{self.call}: wait() would block the loop that carries the operation: await it")
-            event = threading.Event()
-            self._events.append(event)
-            # It may have ended before the event was there to be set.
-            if not self.done() and not event.wait(timeout):
-                self._events.remove(event)
+            sleeper = threading.Lock()
+            sleeper.acquire()
+            self._sleepers.append(sleeper)
+            # It may have ended before the lock was there to be released.
+            if not self.done() and not sleeper.acquire(
+                timeout=-1 if timeout is None else min(max(0.0, timeout), WAIT_S_MAX)
+            ):
+                self._sleepers.remove(sleeper)
                 raise TimeoutError(f"{self.call}: still under way after {timeout:g} s")
         self._awaited = True
         return self._outcome()
@@ -149,8 +169,8 @@ class Work:
             on_end(self)
         # From here on whoever comes sees that it is over. Others may be leaving: their lists are read in one go.
         self._done = True
-        for event in tuple(self._events):
-            event.set()
+        for sleeper in tuple(self._sleepers):
+            sleeper.release()
         self._call_back()
         waiters, self._waiters = self._waiters, []
         for waiter, thread in tuple(waiters):

@@ -17,6 +17,7 @@ or gone out from a copy (ARCHITECTURE.md, decision 6).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r2ccl.schedule.ir import Program, Receive, Send
@@ -47,6 +48,12 @@ class Waits:
     acks_needed: int
     #: (step, source) -> index of the receive.
     receive_index: dict[tuple[int, int], int]
+    #: Chunks of all receives.
+    chunks_due: int
+    #: The chunks that may be sent at once.
+    first_pieces: tuple[Piece, ...]
+    #: One chunk goes and one comes, and neither waits.
+    is_exchange: bool
 
     def chunk_range(self, start: int, stop: int, chunk: int) -> tuple[int, int]:
         """The elements of a transfer's chunk."""
@@ -96,6 +103,16 @@ def prepare(program: Program, chunk_elements: int) -> Waits:
         streamed_receives=streamed(receive_waits),
         acks_needed=sum(n for n, s in zip(send_chunks, program.sends, strict=True) if s.needs_ack),
         receive_index={(r.step, r.source): index for index, r in enumerate(receives)},
+        chunks_due=sum(chunks(receive) for receive in receives),
+        first_pieces=tuple(
+            (index, chunk)
+            for index, (stream, gates) in enumerate(send_waits)
+            if stream < 0 and not gates
+            for chunk in range(send_chunks[index])
+        ),
+        is_exchange=send_chunks == (1,)
+        and [chunks(receive) for receive in receives] == [1]
+        and [*send_waits, *receive_waits] == [(-1, []), (-1, [])],
     )
 
 
@@ -106,6 +123,56 @@ def _turned_round(waits: list[list[int]], receives: int) -> tuple[tuple[int, ...
         for receive in awaited:
             followers[receive].append(index)
     return tuple(map(tuple, followers))
+
+
+class ExchangeMachine:
+    """The machine of an operation that is one chunk there and one back, neither waiting for the other: all that
+    :class:`CollectiveMachine` decides of such a one, known beforehand. Small all-reduces of two ranks are nothing else.
+    """
+
+    __slots__ = ("acks_left", "chunks_left", "waits")
+
+    def __init__(self, waits: Waits) -> None:
+        self.waits = waits
+        self.chunks_left = 1
+        self.acks_left = waits.acks_needed
+
+    @property
+    def is_complete(self) -> bool:
+        return self.chunks_left == 0 and self.acks_left == 0
+
+    def start(self) -> Sequence[Piece]:
+        """The chunk that is sent."""
+        return self.waits.first_pieces
+
+    def arrived(self, receive: int, chunk: int) -> bool:
+        """It may be applied."""
+        return self.may_apply(receive, chunk)
+
+    def applied(self, receive: int, chunk: int) -> tuple[list[Piece], list[Piece]]:
+        """Nothing waited for it."""
+        assert self.chunks_left == 1, f"chunk {chunk} of receive {receive} was applied twice"
+        self.chunks_left = 0
+        return [], []
+
+    def is_received(self, receive: int) -> bool:
+        """Has it been applied?"""
+        return receive == 0 and self.chunks_left == 0
+
+    def settled(self, send: int) -> None:
+        """The chunk was acknowledged, or went out from a copy."""
+        if self.waits.program.sends[send].needs_ack:
+            self.acks_left -= 1
+            assert self.acks_left >= 0, "more chunks settled than were sent"
+
+    def may_apply(self, receive: int, chunk: int) -> bool:
+        """There is no other."""
+        return receive == 0 and chunk == 0
+
+
+def begin(waits: Waits) -> Machine:
+    """The machine of an operation that starts."""
+    return ExchangeMachine(waits) if waits.is_exchange else CollectiveMachine(waits)
 
 
 class CollectiveMachine:
@@ -133,7 +200,7 @@ class CollectiveMachine:
         #: Arrived, but not yet allowed to be applied.
         self._held: set[Piece] = set()
         #: Chunks of all receives not yet applied.
-        self.chunks_left = sum(self._receive_left)
+        self.chunks_left = waits.chunks_due
         #: Chunks of sends that need it and are not settled.
         self.acks_left = waits.acks_needed
 
@@ -141,15 +208,9 @@ class CollectiveMachine:
     def is_complete(self) -> bool:
         return self.chunks_left == 0 and self.acks_left == 0
 
-    def start(self) -> list[Piece]:
+    def start(self) -> Sequence[Piece]:
         """The chunks that may be sent at once."""
-        waits = self.waits
-        return [
-            (send, chunk)
-            for send, chunks in enumerate(waits.send_chunks)
-            if waits.send_gates[send] == 0 and waits.send_stream[send] < 0
-            for chunk in range(chunks)
-        ]
+        return self.waits.first_pieces
 
     def arrived(self, receive: int, chunk: int) -> bool:
         """May the chunk be applied now? If not, the machine keeps its name and hands it back when it may."""
@@ -205,3 +266,6 @@ class CollectiveMachine:
             self._receive_gates[other] -= 1
             if self._receive_gates[other] == 0:
                 candidates.extend((other, chunk) for chunk in range(waits.receive_chunks[other]))
+
+
+Machine = CollectiveMachine | ExchangeMachine

@@ -131,8 +131,19 @@ class Ledger:
             self.completed += 1
         if self.completed == before:
             return False
-        for name in [name for name in self._open if name[0] < self.completed]:
-            del self._open[name]
+        if self._open:
+            for name in [name for name in self._open if name[0] < self.completed]:
+                del self._open[name]
+        return True
+
+    def finish_with(self, operation: int, step: int, source: int) -> bool:
+        """The one chunk of an operation came whole, in its turn and by no other path: the operation is finished.
+
+        False: it is not as simple as that, and nothing has changed: ``accept`` and ``finish`` are to say what it is.
+        """
+        if operation != self.completed or self._finished or self._spoiled or (operation, step, source) in self._open:
+            return False
+        self.completed += 1
         return True
 
     def owes(self, source: int) -> bool:

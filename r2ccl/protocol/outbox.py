@@ -14,9 +14,12 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Generic, TypeVar
 
 from r2ccl.protocol.lanes import Parcel
 from r2ccl.protocol.wire import Ack, Landing, OpenTransfer
+
+V = TypeVar("V")
 
 #: A peer is sent nothing of operations this far beyond those that it has entered: small chunks would fit its credit by
 #: the hundred thousand, and empty ones without end.
@@ -30,17 +33,16 @@ COPIED_BYTES_MAX = 16 << 20
 class _Pieces(dict[tuple[int, int], Parcel]):
     """Parcels of one operation by (step, chunk)."""
 
-    __slots__ = ("_settled_below",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Step -> base of the last acknowledgement: no need to look below it again.
-        self._settled_below: dict[int, int] = {}
+    #: Step -> base of the last acknowledgement: no need to look below it again. None: it had none, as most that are
+    #: small never do.
+    _settled_below: dict[int, int] | None = None
 
     def take(self, transfer: OpenTransfer) -> list[Parcel]:
         """Take out what the acknowledgement names. Its cost is that of what is new in it: with a look at every piece a
         transfer of 100,000 chunks took a minute for acknowledgements alone."""
         step, base, bits = transfer.step, transfer.base, int.from_bytes(transfer.bits, "little")
+        if self._settled_below is None:
+            self._settled_below = {}
         first = self._settled_below.get(step, 0)
         if base + bits.bit_length() - first > len(self):
             done = [key for key in self if key[0] == step and (key[1] < base or bits >> (key[1] - base) & 1)]
@@ -50,6 +52,37 @@ class _Pieces(dict[tuple[int, int], Parcel]):
             done += [(step, chunk) for chunk in beyond if bits >> (chunk - base) & 1 and (step, chunk) in self]
         self._settled_below[step] = max(first, base)
         return [self.pop(key) for key in done]
+
+
+class _ByNumber(dict[int, V], Generic[V]):
+    """What is kept of one communicator's operations, by number."""
+
+    #: The highest number that was ever in here.
+    _newest = -1
+    #: They are in here in the order of their numbers: one that began late, or began again after all its earlier chunks
+    #: had been acknowledged, is out of line.
+    _is_in_order = True
+
+    def put(self, number: int, value: V) -> V:
+        """For a number that is not in here."""
+        self[number] = value
+        if number > self._newest:
+            self._newest = number
+        else:
+            self._is_in_order = False
+        return value
+
+    def take_below(self, number: int) -> list[V]:
+        """Take out all below a number. Of a hundred operations that are under way a look at every one, for each chunk
+        that comes, would be most of what the chunk costs."""
+        if not self._is_in_order:
+            taken = [self.pop(below) for below in [below for below in self if below < number]]
+            self._is_in_order = not self
+            return taken
+        taken = []
+        while self and (oldest := next(iter(self))) < number:
+            taken.append(self.pop(oldest))
+        return taken
 
 
 _TURN = attrgetter("turn")
@@ -94,8 +127,8 @@ class Outbox:
         #: Acknowledged by a peer that has not entered their operation: it has the bytes, and may yet call something
         #: else, so their operation must not end on that.
         self._early: list[Parcel] = []
-        #: Bytes accounted against the credit, by (communicator, operation).
-        self._unsolicited: dict[tuple[int, int], int] = {}
+        #: Bytes accounted against the credit, by communicator and operation.
+        self._unsolicited: dict[int, _ByNumber[int]] = {}
         #: Of those bytes, what was for operations that failed, by communicator: the peer may still keep them.
         self._unwanted: dict[int, int] = {}
         self.unsolicited_bytes = 0
@@ -103,16 +136,16 @@ class Outbox:
         self.copies = 0
         self.copied_bytes = 0
         #: All and only parcels that were submitted and are not settled, by communicator and operation, oldest first.
-        self._sent: dict[int, dict[int, _Pieces]] = {}
+        self._sent: dict[int, _ByNumber[_Pieces]] = {}
 
     def submit(self, parcel: Parcel) -> bool:
         """Take note of a new parcel. True: send it now; False: it is held until the peer has entered."""
         operations = self._sent.get(parcel.communicator)
         if operations is None:
-            operations = self._sent[parcel.communicator] = {}
+            operations = self._sent[parcel.communicator] = _ByNumber()
         pieces = operations.get(parcel.operation)
         if pieces is None:
-            pieces = operations[parcel.operation] = _Pieces()
+            pieces = operations.put(parcel.operation, _Pieces())
         pieces[parcel.step, parcel.chunk] = parcel
         if parcel.owner is None:
             self.copies += 1
@@ -150,9 +183,15 @@ class Outbox:
         if operation < self._entered.get(communicator, 0):
             return []
         self._entered[communicator] = operation + 1
-        for key in [key for key in self._unsolicited if key[0] == communicator and key[1] <= operation]:
-            self.unsolicited_bytes -= self._unsolicited.pop(key)
-        return self.release()
+        unsolicited = self._unsolicited.get(communicator)
+        if unsolicited:
+            self.unsolicited_bytes -= sum(unsolicited.take_below(operation + 1))
+        return self.release() if self._held else []
+
+    @property
+    def has_early(self) -> bool:
+        """Does anything wait to be counted until the peer has entered its operation?"""
+        return bool(self._early)
 
     def count(self, settled: Iterable[Parcel]) -> list[Parcel]:
         """Which of these and of earlier parcels bring their operation nearer its end: those whose operation the peer
@@ -189,9 +228,7 @@ class Outbox:
         operations = self._sent.get(ack.communicator)
         if not operations:
             return []
-        settled: list[Parcel] = []
-        for operation in [operation for operation in operations if operation < ack.completed]:
-            settled.extend(operations.pop(operation).values())
+        settled = self._take_below(operations, ack.completed)
         for transfer in ack.transfers:
             pieces = operations.get(transfer.operation)
             if pieces is None:
@@ -205,9 +242,17 @@ class Outbox:
     def completed(self, communicator: int, completed: int) -> list[Parcel]:
         """As :meth:`acknowledged`, for the number that rides in a header."""
         operations = self._sent.get(communicator)
-        if not operations or min(operations) >= completed:
+        if not operations:
             return []
-        return self.acknowledged(Ack(communicator, completed, ()))
+        settled = self._take_below(operations, completed)
+        self._uncount(settled)
+        return settled
+
+    def _take_below(self, operations: _ByNumber[_Pieces], completed: int) -> list[Parcel]:
+        taken = operations.take_below(completed)
+        if len(taken) == 1:
+            return [*taken[0].values()]
+        return [parcel for pieces in taken for parcel in pieces.values()]
 
     def give_back(self, parcels: Iterable[Parcel]) -> None:
         """Chunks of a lost lane: to the head of the queue, in their old order, each before others of its turn."""
@@ -216,7 +261,8 @@ class Outbox:
 
     def find(self, communicator: int, operation: int, step: int, chunk: int) -> Parcel | None:
         """The parcel of that name, unless it is settled."""
-        pieces = self._sent.get(communicator, {}).get(operation)
+        operations = self._sent.get(communicator)
+        pieces = operations.get(operation) if operations else None
         return None if pieces is None else pieces.get((step, chunk))
 
     def settle_operation(self, communicator: int, operation: int) -> list[Parcel]:
@@ -233,12 +279,13 @@ class Outbox:
     def forget(self, communicator: int, operation: int) -> list[Parcel]:
         """Operations from ``operation`` on failed: nothing of theirs is wanted any more, here or by the peer. What it
         keeps for them counts against its credit until it knows, see :meth:`failure_is_known`."""
-        operations = self._sent.get(communicator, {})
+        operations = self._sent.get(communicator, _ByNumber())
         gone = [parcel for number in operations if number >= operation for parcel in operations[number].values()]
         for number in [number for number in operations if number >= operation]:
             del operations[number]
-        for key in [key for key in self._unsolicited if key[0] == communicator and key[1] >= operation]:
-            self._unwanted[communicator] = self._unwanted.get(communicator, 0) + self._unsolicited.pop(key)
+        unsolicited = self._unsolicited.get(communicator, _ByNumber())
+        for number in [number for number in unsolicited if number >= operation]:
+            self._unwanted[communicator] = self._unwanted.get(communicator, 0) + unsolicited.pop(number)
         self._uncount(gone)
         self._early = [p for p in self._early if p.communicator != communicator or p.operation < operation]
         unwanted = set(gone)
@@ -257,8 +304,7 @@ class Outbox:
 
     def left(self, communicator: int) -> None:
         """The peer has left the communicator and keeps nothing of it, called for or not; see :meth:`release`."""
-        for key in [key for key in self._unsolicited if key[0] == communicator]:
-            self.unsolicited_bytes -= self._unsolicited.pop(key)
+        self.unsolicited_bytes -= sum(self._unsolicited.pop(communicator, {}).values())
         self.failure_is_known(communicator)
 
     def dismiss(self, communicator: int) -> list[Parcel]:
@@ -267,6 +313,7 @@ class Outbox:
         self.failure_is_known(communicator)
         self._entered.pop(communicator, None)
         self._sent.pop(communicator, None)
+        self._unsolicited.pop(communicator, None)
         return gone
 
     def abandon(self) -> list[Parcel]:
@@ -311,9 +358,14 @@ class Outbox:
         return self.unsolicited_bytes + len(parcel.payload) <= self.credit_bytes
 
     def _charge(self, parcel: Parcel) -> None:
-        key = (parcel.communicator, parcel.operation)
         size = len(parcel.payload)
-        self._unsolicited[key] = self._unsolicited.get(key, 0) + size
+        unsolicited = self._unsolicited.get(parcel.communicator)
+        if unsolicited is None:
+            unsolicited = self._unsolicited[parcel.communicator] = _ByNumber()
+        if parcel.operation in unsolicited:
+            unsolicited[parcel.operation] += size
+        else:
+            unsolicited.put(parcel.operation, size)
         self.unsolicited_bytes += size
 
     def release(self) -> list[Parcel]:

@@ -29,7 +29,7 @@ class Presence:
 class RollCall:
     """What one communicator's other members said."""
 
-    __slots__ = ("_calls", "_entered", "_finished", "_latest", "_peers")
+    __slots__ = ("_calls", "_entered", "_finished", "_peers", "latest")
 
     def __init__(self, peers: Iterable[int]) -> None:
         self._peers = tuple(peers)
@@ -39,7 +39,7 @@ class RollCall:
         #: Per peer: operation -> (fingerprint, call, under what).
         self._calls: dict[int, dict[int, tuple[int, str, str]]] = {peer: {} for peer in self._peers}
         #: The last operation that anybody announced.
-        self._latest = -1
+        self.latest = -1
 
     def heard(self, peer: int, entered: Entered) -> None:
         """A peer announced an operation."""
@@ -49,7 +49,7 @@ class RollCall:
             self._finished[peer] = max(self._finished[peer], number + 1)
         calls = self._calls[peer]
         calls[number] = (entered.fingerprint, entered.call, entered.under)
-        self._latest = max(self._latest, number)
+        self.latest = max(self.latest, number)
         while len(calls) > CALLS_MAX:
             del calls[min(calls)]
 
@@ -64,7 +64,7 @@ class RollCall:
 
     def differing(self, operation: int, fingerprint: int) -> dict[int, str]:
         """Peers that called something else under this number, and what."""
-        if operation > self._latest:
+        if operation > self.latest:
             return {}
         return {
             peer: calls[operation][1]

@@ -147,8 +147,9 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
         header = Header._make(_LAYOUT.unpack_from(buffer, offset))
     except struct.error as short:
         raise BadFrame(f"no whole header: {short}") from short
-    checked = memoryview(buffer)[offset : offset + HEADER_BYTES - _CHECK.size]
-    if header.check != xxhash.xxh3_64_intdigest(checked) & 0xFFFFFFFF or header.magic != MAGIC:
+    if header.check != xxhash.xxh3_64_intdigest(buffer[offset : offset + _UNCHECKED.size]) & 0xFFFFFFFF or (
+        header.magic != MAGIC
+    ):
         raise BadFrame("a header fails its check")
     if not 0 < header.kind <= _KIND_LAST:
         raise BadFrame(f"no kind of frame has the number {header.kind}")

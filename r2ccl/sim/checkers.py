@@ -206,6 +206,11 @@ class Deliveries:
         self._count(operation, receive, chunk)
         self._coordinator.whole_arrived(operation, receive, chunk, payload)
 
+    def exchange_arrived(self, operation: Operation, payload: memoryview) -> None:
+        """See :class:`~r2ccl.actors.inbox.Coordinator`."""
+        self._count(operation, 0, 0)
+        self._coordinator.exchange_arrived(operation, payload)
+
     def calls_differ(self, header: Header) -> None:
         """See :class:`~r2ccl.actors.inbox.Coordinator`. All ranks call alike here, so nothing may differ."""
         self._complaints.add(f"rank {self.rank} thinks that calls differ: {header}")

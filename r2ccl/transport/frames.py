@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
-from r2ccl.protocol.wire import RAW_KINDS, BadFrame, Flag, Header, Kind, checksum
+from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Flag, Header, Kind, checksum
 from r2ccl.transport.interface import Connection, Receiver
 
 #: Chunks up to this size are delivered whole from where they came in; larger ones are received in place.
@@ -13,6 +14,9 @@ WHOLE_BYTES_MAX: Final = 16 << 10
 
 #: Header and payload, as they wait to go out.
 Frame = tuple[bytes, bytes | memoryview]
+
+#: Buffers handed to one system call.
+GATHER_MAX: Final = 256
 
 _NAME: Final = struct.Struct("<QQ")
 _NAME_AT: Final = 8
@@ -27,6 +31,23 @@ def belongs(frame: Frame, communicator: int, operation: int) -> bool:
         return False
     whose, number = _NAME.unpack_from(header, _NAME_AT)
     return bool(whose == communicator and number >= operation)
+
+
+def gather(queue: Iterable[Frame], taken: int) -> list[bytes | memoryview]:
+    """What waits, for one call; of the first frame so many bytes are gone."""
+    buffers: list[bytes | memoryview] = []
+    for header, payload in queue:
+        if len(buffers) >= GATHER_MAX:
+            break
+        buffers.append(header)
+        if len(payload):
+            buffers.append(payload)
+    if taken >= HEADER_BYTES:
+        del buffers[0]
+        taken -= HEADER_BYTES
+    if taken:
+        buffers[0] = memoryview(buffers[0])[taken:]
+    return buffers
 
 
 def deliver(receiver: Receiver, connection: Connection, header: Header, payload: memoryview) -> None:

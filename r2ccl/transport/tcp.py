@@ -26,8 +26,10 @@ from r2ccl.telemetry.strangers import CROWDED, Strangers
 from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.interface import Answer, Loss, Receiver, Region
 from r2ccl.transport.interface import Purpose as WirePurpose
+from r2ccl.transport.joined import Joined
+from r2ccl.transport.losses import loss_of
 from r2ccl.transport.sockets import Acceptor, keep_to_device
-from r2ccl.transport.tcp_connection import TcpConnection, loss_of
+from r2ccl.transport.tcp_connection import TcpConnection
 from r2ccl.transport.tcp_handshake import TcpHandshake, tune
 from r2ccl.transport.tcp_probe import TcpProbe
 
@@ -65,9 +67,12 @@ class TcpDevice:
 
     one_sided = False
 
-    def __init__(self, nic: Nic, admission: Admission, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, nic: Nic, admission: Admission, loop: asyncio.AbstractEventLoop, joined: Joined | None = None
+    ) -> None:
         self.nic = nic
         self.loop = loop
+        self._joined = Joined() if joined is None else joined
         #: Who connected and is not admitted yet.
         self.waiting: Doorkeeper[TcpHandshake] = Doorkeeper(HALF_OPEN_MAX)
         self._admission = admission
@@ -125,7 +130,7 @@ class TcpDevice:
     def dial(self, peer: int, remote_nic: int, endpoint: Endpoint, purpose: WirePurpose) -> TcpConnection:
         """See :class:`~r2ccl.transport.interface.Device`."""
         assert self.receiver is not None, "a device listens before it dials"
-        connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose(purpose))
+        connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose(purpose), self._joined)
         connection.peer, connection.remote_nic = peer, remote_nic
         machine = self._admission.dialler(self.nic.index, peer, remote_nic, purpose)
         handshake = TcpHandshake(self, connection, machine)
@@ -213,7 +218,7 @@ class TcpDevice:
         assert self.receiver is not None
         tune(sock)
         host = address[0]
-        connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose.CONTROL)
+        connection = TcpConnection(self.loop, self.receiver, self.nic.index, WirePurpose.CONTROL, self._joined)
         newcomer = TcpHandshake(self, connection, self._admission.listener(self.nic.index))
         newcomer.accepted(sock, host)
         leaves = self.waiting.came(newcomer, host)

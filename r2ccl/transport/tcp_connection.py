@@ -1,7 +1,8 @@
 """One authenticated TCP connection: frames out, frames in, without a copy of what is large.
 
 Out: header and payload go to the kernel in one call. What it does not take waits in a queue, as views, and goes out
-when the socket is writable, many frames to a call.
+when the socket is writable, many frames to a call. Of small frames the first in a turn of the loop goes at once, for
+somebody may be waiting for just this one; those after it in the same turn wait for its end, and go in one call.
 
 In: between frames we read into a small inbox, which holds whole small frames. Once a header of a large chunk is
 parsed, its destination is asked for, and from then on the kernel writes the payload straight there and the 64 bytes
@@ -10,40 +11,30 @@ behind it, the next header, into the inbox, again in one call."""
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
-from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, landed
+from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, gather, landed
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.joined import Joined
+from r2ccl.transport.losses import loss_of
 from r2ccl.transport.tcp_info import answer_at_once, sample
 
 #: Largest control frame plus header; see wire.CONTROL_BYTES_MAX.
 INBOX_BYTES = HEADER_BYTES + (64 << 10)
 #: Reads of one connection in one turn of the loop.
 READS_PER_TURN = 2
-#: Buffers handed to one sendmsg, and bytes after which other connections get their turn.
-GATHER_MAX = 32
+#: Frames up to this size are joined, until so many bytes wait.
+JOIN_BYTES = 4 << 10
+JOINED_BYTES_MAX = 64 << 10
+#: Bytes after which other connections get their turn.
 WRITE_BYTES_PER_TURN = 1 << 20
-
 
 #: Of a connection that is not open.
 _NO_INBOX = memoryview(b"")
-
-_LOSSES: Final = {
-    errno.ECONNREFUSED: Loss.REFUSED,
-    errno.ECONNRESET: Loss.RESET,
-    errno.EPIPE: Loss.RESET,
-    errno.ECONNABORTED: Loss.RESET,
-}
-
-
-def loss_of(error: OSError) -> Loss:
-    """What an error of a socket means. All that is not a clear word of the peer's kernel is a path that fails."""
-    return _LOSSES.get(error.errno or 0, Loss.UNREACHABLE)
 
 
 class TcpConnection:
@@ -51,7 +42,14 @@ class TcpConnection:
 
     one_sided = False
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, local_nic: int, purpose: Purpose) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receiver: Receiver,
+        local_nic: int,
+        purpose: Purpose,
+        joined: Joined | None = None,
+    ) -> None:
         self.purpose = purpose
         self.local_nic = local_nic
         self.peer = -1
@@ -68,10 +66,12 @@ class TcpConnection:
         self._queue: deque[Frame] = deque()
         self._taken = 0
         self._writing = False
+        #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment,
+        #: and that they do is said there (None: every frame goes at once).
+        self._is_joining, self._joined_bytes, self._joined = False, 0, joined
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
-        #: The end was read, and will be told in the next turn.
-        self._ending = False
+        self._ending = False  #: The end was read, and will be told in the next turn.
         #: Bytes [_start, _end) of the inbox are unparsed.
         self._inbox = _NO_INBOX
         self._start = 0
@@ -109,8 +109,10 @@ class TcpConnection:
         sock = self._sock
         if sock is None:
             return
-        if self._queue:
+        if self._queue or (self._is_joining and len(payload) <= JOIN_BYTES):
             self._queue.append((header, payload))
+            if not self._writing:
+                self._join(len(header) + len(payload))
             return
         try:
             sent = sock.sendmsg((header, payload)) if len(payload) else sock.send(header)
@@ -123,6 +125,9 @@ class TcpConnection:
             self._queue.append((header, payload))
             self._taken = sent
             self._start_writing()
+        elif self._joined is not None and not self._is_joining:
+            self._is_joining = True
+            self._loop.call_soon(self._turn_ended)
 
     def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
         """TCP has no one-sided writes."""
@@ -142,6 +147,31 @@ class TcpConnection:
         self._queue = kept
         return not held
 
+    def _join(self, size: int) -> None:
+        assert self._joined is not None
+        if not self._joined_bytes:
+            self._joined.add(self)
+        self._joined_bytes += size
+        if self._joined_bytes > JOINED_BYTES_MAX:
+            self.flush()
+
+    def _turn_ended(self) -> None:
+        """Everybody has said what there was to say."""
+        self._is_joining = False
+        self.flush()
+
+    def flush(self) -> None:
+        """What was to be joined goes out now."""
+        was_joined = self._joined_bytes > 0
+        self._forget_joined()
+        if self._writing or not was_joined:
+            return
+        try:
+            if not self._write_queue():
+                self._start_writing()
+        except OSError as error:
+            self._fail_soon(error)
+
     def _start_writing(self) -> None:
         if not self._writing and self._sock is not None:
             self._writing = True
@@ -153,38 +183,25 @@ class TcpConnection:
             self._loop.remove_writer(self._sock.fileno())
 
     def _writable(self) -> None:
-        assert self._sock is not None
+        try:
+            if self._write_queue():
+                self._stop_writing()
+        except OSError as error:
+            self._fail(error)
+
+    def _write_queue(self) -> bool:
+        """Hand the kernel what waits, up to a turn's share. Returns whether nothing is left. Raises ``OSError``."""
         budget = WRITE_BYTES_PER_TURN
-        while self._queue and budget > 0:
-            buffers = self._gather()
+        while self._queue and self._sock is not None and budget > 0:
+            buffers = gather(self._queue, self._taken)
             try:
                 sent = self._sock.sendmsg(buffers)
             except BlockingIOError:
-                return
-            except OSError as error:
-                self._fail(error)
-                return
+                return False
             budget -= sent
             if not self._advance(sent, sum(map(len, buffers))):
-                return
-        if not self._queue:
-            self._stop_writing()
-
-    def _gather(self) -> list[bytes | memoryview]:
-        buffers: list[bytes | memoryview] = []
-        for header, payload in self._queue:
-            if len(buffers) >= GATHER_MAX:
-                break
-            buffers.append(header)
-            if len(payload):
-                buffers.append(payload)
-        skip = self._taken
-        if skip >= HEADER_BYTES:
-            del buffers[0]
-            skip -= HEADER_BYTES
-        if skip:
-            buffers[0] = memoryview(buffers[0])[skip:]
-        return buffers
+                return False
+        return not self._queue
 
     def _advance(self, sent: int, offered: int) -> bool:
         """Drop what the kernel took. Returns whether it took all that was offered."""
@@ -322,6 +339,11 @@ class TcpConnection:
         if self.on_abort is not None:
             self.on_abort()
             return
+        if self._queue and not self._writing:
+            # What was said in this turn, a goodbye for instance, would have gone out at once if it had been alone.
+            with contextlib.suppress(OSError):
+                self._write_queue()
+        self._forget_joined()
         sock, self._sock = self._sock, None
         self.is_open = False
         self._queue.clear()
@@ -338,8 +360,14 @@ class TcpConnection:
             self._forget(self)
         sock.close()
 
+    def _forget_joined(self) -> None:
+        if self._joined_bytes and self._joined is not None:
+            self._joined.discard(self)
+        self._joined_bytes = 0
+
     def close_in_child(self) -> None:
-        """After a fork, in the child: only the descriptor is let go."""
+        """After a fork, in the child: only the descriptor is let go. What waits is the parent's to send."""
+        self._forget_joined()
         if self._sock is not None:
             self._sock.close()
 

@@ -17,7 +17,8 @@ from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Listener
 from r2ccl.telemetry.strangers import LEFT, SLOW
 from r2ccl.transport.interface import Loss
 from r2ccl.transport.interface import Purpose as WirePurpose
-from r2ccl.transport.tcp_connection import TcpConnection, loss_of
+from r2ccl.transport.losses import loss_of
+from r2ccl.transport.tcp_connection import TcpConnection
 
 if TYPE_CHECKING:
     from r2ccl.transport.tcp import TcpDevice

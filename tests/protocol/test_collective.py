@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r2ccl.protocol.collective import CollectiveMachine, Piece, Waits, chunks_of, prepare
+from r2ccl.protocol.collective import (
+    CollectiveMachine,
+    ExchangeMachine,
+    Machine,
+    Piece,
+    Waits,
+    begin,
+    chunks_of,
+    prepare,
+)
 from r2ccl.schedule.algorithms import ALGORITHMS, Algorithm, algorithm
 from r2ccl.schedule.ir import Program, Receive, Send
 from tests.schedule.cases import even, name_of
@@ -28,7 +37,7 @@ class Member:
     """One rank: its machine, its buffer, and what its coordinator would keep."""
 
     waits: Waits
-    machine: CollectiveMachine
+    machine: Machine
     buffer: Values
     held: dict[Piece, Values] = field(default_factory=dict)
     result: Values | None = None
@@ -64,7 +73,7 @@ class Job:
         for program in known.all_programs(shapes):
             waits = prepare(program, chunk_elements)
             buffer = np.array([draw.randrange(1000) for _ in range(program.count)], np.int64)
-            self.members.append(Member(waits, CollectiveMachine(waits), buffer))
+            self.members.append(Member(waits, begin(waits), buffer))
         self.initial = [member.buffer.copy() for member in self.members]
         self.holds = 0
 
@@ -201,7 +210,7 @@ RELAY = Program(
 
 
 def test_what_waits_for_nothing_goes_at_the_start() -> None:
-    assert machine(RELAY).start() == [(2, 0)]
+    assert list(machine(RELAY).start()) == [(2, 0)]
 
 
 def test_a_send_of_the_same_segment_follows_chunk_by_chunk_and_another_the_whole_receive() -> None:
@@ -268,7 +277,7 @@ def test_an_empty_transfer_is_one_empty_chunk() -> None:
     assert chunks_of(5, 5, 2) == 1
     token = machine(Program(0, 0, (Send(1, 1, 0, 0, after=(0,), needs_ack=True),), (Receive(0, 1, 0, 0),)))
     assert token.waits.chunk_range(0, 0, 0) == (0, 0)
-    assert token.start() == []
+    assert list(token.start()) == []
     assert token.arrived(0, 0)
     assert token.applied(0, 0) == ([(0, 0)], [])
     token.settled(0)
@@ -277,7 +286,7 @@ def test_an_empty_transfer_is_one_empty_chunk() -> None:
 
 def test_a_rank_on_its_own_is_complete_before_it_begins() -> None:
     alone = machine(Program(0, 5, (), ()))
-    assert alone.start() == []
+    assert list(alone.start()) == []
     assert alone.is_complete
 
 
@@ -291,3 +300,54 @@ def test_chunks_cut_a_segment_without_gap_or_overlap(start: int, length: int, ch
     assert pieces[-1][1] == start + length
     assert all(one[1] == other[0] for one, other in zip(pieces, pieces[1:], strict=False))
     assert all(last - first <= chunk_elements for first, last in pieces)
+
+
+#: Two ranks' all-reduce, on rank 0: both halves of it at once.
+EXCHANGE = Program(0, 4, (Send(0, 1, 0, 4, needs_ack=True),), (Receive(0, 1, 0, 4, reduce=True),))
+
+
+def told(machine: Machine, settles_first: bool) -> list[object]:
+    """All that a machine says of an exchange, in both orders in which it may go."""
+    said: list[object] = [list(machine.start()), machine.is_received(0), machine.may_apply(0, 0)]
+    for settles in (settles_first, not settles_first):
+        if settles:
+            machine.settled(0)
+        else:
+            said += [machine.arrived(0, 0), machine.applied(0, 0)]
+        said.append((machine.is_complete, machine.is_received(0), machine.chunks_left, machine.acks_left))
+    return said
+
+
+@pytest.mark.parametrize("settles_first", [True, False])
+def test_the_machine_of_an_exchange_says_what_that_of_all_operations_says(settles_first: bool) -> None:
+    waits = prepare(EXCHANGE, 4)
+    assert waits.is_exchange
+    assert isinstance(begin(waits), ExchangeMachine)
+    assert told(ExchangeMachine(waits), settles_first) == told(CollectiveMachine(waits), settles_first)
+
+
+def test_a_chunk_of_an_exchange_that_is_applied_twice_is_a_bug_as_is_one_acknowledged_twice() -> None:
+    exchange = begin(prepare(EXCHANGE, 4))
+    exchange.applied(0, 0)
+    with pytest.raises(AssertionError, match="applied twice"):
+        exchange.applied(0, 0)
+    exchange.settled(0)
+    with pytest.raises(AssertionError, match="more chunks settled"):
+        exchange.settled(0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        Program(0, 4, EXCHANGE.sends, (Receive(0, 1, 0, 4), Receive(1, 1, 0, 4, after=(0,)))),
+        Program(0, 4, (Send(0, 1, 0, 4, after=(0,)),), EXCHANGE.receives),
+        Program(0, 4, (), EXCHANGE.receives),
+        Program(0, 4, EXCHANGE.sends, ()),
+        Program(0, 8, EXCHANGE.sends, (Receive(0, 1, 0, 8),)),
+    ],
+    ids=["two receives", "the send waits", "no send", "no receive", "two chunks"],
+)
+def test_all_else_is_no_exchange(program: Program) -> None:
+    waits = prepare(program, 4)
+    assert not waits.is_exchange
+    assert isinstance(begin(waits), CollectiveMachine)

@@ -295,3 +295,31 @@ def test_a_bitmap_tells_of_no_more_chunks_than_a_frame_can_carry():
     (told,) = ledger.acknowledge(1)
     assert len(told.bits) == BITMAP_BYTES_MAX
     assert told.base == 0
+
+
+def test_an_operation_of_one_chunk_that_is_due_is_finished_at_once() -> None:
+    ledger = Ledger()
+    assert ledger.finish_with(0, 5, SENDER)
+    assert ledger.finish_with(1, 5, SENDER)
+    assert ledger.completed == 2
+    assert ledger.offer(1, 5, SENDER, 0, "late") is Offer.DUPLICATE
+    assert ledger.duplicates == 1
+
+
+def test_what_is_not_so_simple_changes_nothing() -> None:
+    ahead = Ledger()
+    assert not ahead.finish_with(1, 5, SENDER)
+    behind = Ledger()
+    behind.finish(0)
+    assert not behind.finish_with(0, 5, SENDER)
+    with_later = Ledger()
+    with_later.finish(1)
+    assert not with_later.finish_with(0, 5, SENDER)
+    on_its_way = Ledger()
+    on_its_way.offer(0, 5, SENDER, 0, "another path")
+    assert not on_its_way.finish_with(0, 5, SENDER)
+    spoiled = Ledger()
+    spoiled.spoiled(0, 5, SENDER, 0)
+    assert not spoiled.finish_with(0, 5, SENDER)
+    assert spoiled.missing(SENDER) == [(0, 5, 0)]
+    assert [one.completed for one in (ahead, behind, with_later, on_its_way, spoiled)] == [0, 1, 0, 0, 0]

@@ -320,3 +320,45 @@ def test_acknowledgements_settle_exactly_what_they_name_in_any_order(told, chunk
         assert {parcel.step for parcel in settled} <= {1}
         left -= named
     assert outbox.unsettled() == chunks + len(left)
+
+
+def test_an_operation_that_begins_again_behind_later_ones_is_settled_and_released_with_the_others() -> None:
+    box = outbox()
+    for operation in (2, 3):
+        box.submit(parcel(operation, size=10))
+    late = parcel(1, size=10)
+    box.submit(late)
+    assert box.unsolicited_bytes == 30
+    assert box.completed(WORLD, 1) == []
+    assert box.entered(WORLD, 0) == []
+    assert box.unsolicited_bytes == 30
+    assert box.completed(WORLD, 2) == [late]
+    assert box.entered(WORLD, 1) == []
+    assert box.unsolicited_bytes == 20
+    assert len(box.completed(WORLD, 4)) == 2
+    box.entered(WORLD, 3)
+    assert (box.unsettled(), box.unsolicited_bytes) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("send", "complete", "enter")), st.integers(0, 30)), max_size=80))
+def test_what_is_settled_and_charged_is_what_a_plain_list_says(steps: list[tuple[str, int]]) -> None:
+    box = Outbox(3, 1 << 20)
+    open_parcels: list[Parcel] = []
+    charged: dict[int, int] = {}
+    entered = 0
+    for chunk, (what, number) in enumerate(steps):
+        if what == "send":
+            open_parcels.append(parcel(number, chunk, 1))
+            assert box.submit(open_parcels[-1])
+            if number >= entered:
+                charged[number] = charged.get(number, 0) + 1
+        elif what == "complete":
+            settled = box.completed(WORLD, number)
+            assert set(settled) == {one for one in open_parcels if one.operation < number}
+            open_parcels = [one for one in open_parcels if one.operation >= number]
+        else:
+            assert box.entered(WORLD, number) == []
+            entered = max(entered, number + 1)
+            charged = {operation: size for operation, size in charged.items() if operation >= entered}
+        assert box.unsettled() == len(open_parcels)
+        assert box.unsolicited_bytes == sum(charged.values())
