@@ -8,12 +8,15 @@ hands. Of our Work torch shows ``wait`` and ``get_future`` alone.
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed
 import torch._C._distributed_c10d as c10d
 
 from r2ccl.errors import CollectiveTimeout
+from r2ccl.torch_backend import shrinking
 from r2ccl.torch_backend.calls import Calls
 from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Group
@@ -27,7 +30,7 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
 
     supports_coalescing = False
     supports_splitting = False
-    supports_shrinking = False
+    supports_shrinking = True
 
     def __init__(self, group: Group, job: Job) -> None:
         super().__init__(group.rank, group.size)
@@ -37,6 +40,7 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
         # What the interpreter calls at its end it holds until then.
         atexit.register(self._hold)
         group.communicator.when_closed(self._let_go)
+        job.connected.when_closed(self._let_go)
 
     def getBackendName(self) -> str:
         return "r2ccl"
@@ -52,6 +56,14 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
         if isinstance(failure.error, CollectiveTimeout):
             return c10d.ErrorType.TIMEOUT
         return c10d.ErrorType.REMOTE_ERROR
+
+    def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: Any = None) -> Backend:
+        """What torch's ``shrink_group`` calls: a backend without these ranks, in the place of this one."""
+        world = torch.distributed.group.WORLD
+        is_default = world is not None and within(world) is self
+        job, group = shrinking.without(self, is_default, ranks_to_exclude, shrink_flags, None)
+        self.give_way()
+        return Backend(group, job)
 
     def _hold(self) -> None:
         """The end of the program: nothing is left to be done."""

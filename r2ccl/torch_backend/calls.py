@@ -68,6 +68,8 @@ class Calls:
     _group: Group
     _own: OwnMessages
     job: Job
+    #: Another group goes on with its ranks, in the same job: its end is no longer the job's.
+    _has_successor: bool = False
 
     @property
     def failure(self) -> Failure | None:
@@ -303,18 +305,34 @@ class Calls:
     def shutdown(self) -> None:
         """Say goodbye and end, within R2CCL_CLOSE_TIMEOUT. Ending the default group ends all groups of the job."""
         self._own.end(CommunicatorClosed("the process group was destroyed"))
-        self._group.close()
+        if self._has_successor:
+            return
+        if self._is_whole:
+            self.job.close()
+        else:
+            self._group.close()
 
     def abort(self) -> None:
         """End at once what is under way. Of the default group, and with it all of the job: the others see this rank
         die. Another group fails on all its members, and on no other rank."""
         self._own.end(CommunicatorClosed("the process group was aborted"))
         group = self._group
-        if group.communicator is self.job.communicator:
-            group.communicator.abort()
+        if self._has_successor:
+            return
+        if self._is_whole:
+            self.job.abort()
         else:
             who = group.ranks[group.rank]
             group.communicator.abort_alone(f"rank {who} called abort() of the process group {group.name!r}")
+
+    def give_way(self) -> None:
+        """Another group goes on with its ranks; to end this one ends nothing any more."""
+        self._has_successor = True
+
+    @property
+    def _is_whole(self) -> bool:
+        """Is it the group of all ranks of its job?"""
+        return self._group.communicator is self.job.communicator
 
     # Parts of a call.
 

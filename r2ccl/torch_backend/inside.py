@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch.distributed
 
 from r2ccl.communicator import Communicator
 from r2ccl.errors import UsageError
+from r2ccl.torch_backend import shrinking
 from r2ccl.torch_backend.backend import Backend, within
 from r2ccl.torch_backend.group import Failure
 from r2ccl.torch_backend.process_group import ProcessGroup
@@ -30,6 +32,32 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     named on every rank, by :class:`~r2ccl.errors.CollectiveTimeout`, and always all of them, so ``wait_all_ranks``
     makes no difference."""
     _ours(group, "monitored_barrier").monitored_barrier(timeout, wait_all_ranks)
+
+
+def shrink(group: Any = None, exclude: Sequence[int] = (), timeout: timedelta | None = None) -> Any:
+    """Go on without the ranks that are lost (None: of the default group). All that are left call it, after an error
+    told of the loss. Returns the process group of those that are left, in their old order; it is the default group
+    if that was shrunk, ranks are then numbered anew, and all other groups have ended.
+
+    The members agree on who is left: a strict majority of them, less those proven dead, or of two halves the one with
+    the lowest rank. Elsewhere it raises :class:`~r2ccl.errors.NoQuorum`, or :class:`~r2ccl.errors.Evicted` on a rank
+    that the others lost; a member that does not call it within ``timeout`` (None: the group's) is a
+    :class:`~r2ccl.errors.CollectiveTimeout` that names it. ``exclude`` names ranks of the group to leave out, as
+    ``torch.distributed.shrink_group`` has it: all others call it with the same ones, and without a loss, too.
+    """
+    chosen = torch.distributed.group.WORLD if group is None else group
+    old = _ours(chosen, "shrink")
+    is_default = chosen is torch.distributed.group.WORLD
+    if exclude:
+        if old._group.rank in exclude or not set(exclude) < set(range(old._group.size)):
+            raise UsageError(
+                f"shrink: exclude={list(exclude)!r:.80} must be ranks of the group other than this one ({old._group.rank})"
+            )
+        job, made = shrinking.without(old, is_default, exclude, 0, timeout)
+    else:
+        job, made = shrinking.agreed(old, is_default, timeout)
+    new = Backend(made, job) if isinstance(old, Backend) else ProcessGroup(made, job, old.get_group_store())
+    return shrinking.replaced(chosen, old, new)
 
 
 def _ours(group: Any, call: str) -> ProcessGroup | Backend:

@@ -21,14 +21,17 @@ from r2ccl.transport.node_identity import node_id
 
 
 class Job:
-    """A connected job."""
+    """A connected job, or what is left of it."""
 
-    def __init__(self, communicator: Communicator, ranks: Sequence[int]) -> None:
+    def __init__(self, communicator: Communicator, ranks: Sequence[int], connected: Communicator | None = None) -> None:
         self.communicator = communicator
         #: Of each member, its rank in the default group.
         self.ranks = tuple(ranks)
+        #: That which all ranks connected to at first. Its end is that of the process's part in the job, and forks look
+        #: for it, however often the job was shrunk since.
+        self.connected = communicator if connected is None else connected
         self.callbacks = Callbacks()
-        communicator.when_closed(self.callbacks.stop)
+        self.connected.when_closed(self.callbacks.stop)
 
     def covers(self, ranks: Sequence[int]) -> bool:
         """Are all of these its members?"""
@@ -42,6 +45,18 @@ class Job:
         """A group of some of its members, this rank one of them."""
         made: Communicator = self.communicator.new_group([self.ranks.index(rank) for rank in ranks]).wait()
         return Group(made, name, ranks, timeout, self.callbacks)
+
+    def shrunk(self, communicator: Communicator, ranks: Sequence[int]) -> Job:
+        """The same job, of fewer ranks."""
+        return Job(communicator, ranks, self.connected)
+
+    def close(self) -> None:
+        """Say goodbye and end; bounded by R2CCL_CLOSE_TIMEOUT."""
+        self.connected.close_and_wait()
+
+    def abort(self) -> None:
+        """End at once: the others see this rank die."""
+        self.connected.abort()
 
 
 def connect(store: Any, rank: int, size: int, name: str, ranks: Sequence[int], timeout: timedelta) -> Job:

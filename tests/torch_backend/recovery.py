@@ -1,0 +1,152 @@
+"""One rank of what comes after a loss, one story for each run: ``python -m tests.torch_backend.recovery STORY``.
+
+Whoever lives to tell prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import r2ccl
+import r2ccl.torch_backend
+from r2ccl.torch_backend.registration import HAS_PYTHON_BACKENDS
+from tests.torch_backend.failures import error_of, start, tell, told_of
+
+
+def total(group: Any = None) -> float:
+    x = torch.ones(70_000)
+    dist.all_reduce(x, group=group)
+    assert x.min() == x.max()
+    return float(x[0])
+
+
+def what_works(group: Any) -> dict[str, Any]:
+    """In a shrunk default group: calls, groups, objects, training, and the ranks in them."""
+    assert group is dist.group.WORLD
+    size = dist.get_world_size()
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, dist.get_rank())
+    assert every == list(range(size))
+    part = dist.new_group(list(range(size))[-2:])
+    in_part = total(part) if dist.get_rank() >= size - 2 else 2.0
+    told = torch.tensor([float(dist.get_rank())])
+    dist.broadcast(told, src=size - 1)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(10, 10))
+    model(torch.ones(2, 10) * dist.get_rank()).sum().backward()
+    gradient = next(model.parameters()).grad
+    assert gradient is not None
+    return {
+        "size": size, "new_rank": dist.get_rank(), "total": total(), "in_part": in_part, "told": float(told),
+        "gradient": gradient.tolist(), "backend": dist.get_backend(), "name": dist.group.WORLD.group_desc,
+        "ok": r2ccl.torch_backend.failure() is None,
+    }  # fmt: skip
+
+
+def the_default_group_is_shrunk_after_losses() -> None:
+    """Twice: rank 1 of 5 is killed, then rank 3. A group made before ends with the default group."""
+    rank = start()
+    before = dist.new_group()
+    dist.barrier(group=before)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    first = error_of(lambda: [dist.all_reduce(torch.ones(1000)) for _ in range(100_000)])
+    once = what_works(r2ccl.torch_backend.shrink())
+    ended = error_of(lambda: before.allreduce([torch.ones(1)]))
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    second = error_of(lambda: [dist.all_reduce(torch.ones(1000)) for _ in range(100_000)])
+    twice = what_works(r2ccl.torch_backend.shrink())
+    recovery = r2ccl.torch_backend.communicator().recovery
+    assert recovery is not None
+    dist.destroy_process_group()
+    tell(errors=[told_of(first), told_of(second), told_of(ended)], once=once, twice=twice,
+         members=list(recovery.members), ended=not dist.is_initialized())  # fmt: skip
+
+
+def a_group_is_shrunk_alone() -> None:
+    """Of four ranks 1, 2 and 3 have a group; 2 dies, and the group of 1 and 3 goes on, though the default group can't."""
+    rank = start()
+    group = dist.new_group([1, 2, 3])
+    if rank == 2:
+        dist.barrier(group=group)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        error = error_of(lambda: [dist.barrier() for _ in range(100)])
+        sizes = [1]
+    else:
+        dist.barrier(group=group)
+        error = error_of(lambda: [dist.barrier(group=group) for _ in range(100_000)])
+        left = r2ccl.torch_backend.shrink(group)
+        sizes = [int(total(left)), dist.get_world_size(left), *dist.get_process_group_ranks(left)]
+        assert r2ccl.torch_backend.failure(left) is None
+    dist.destroy_process_group()
+    tell(error=told_of(error), sizes=sizes)
+
+
+def some_are_left_out() -> None:
+    """Nobody is lost: 3 of 4 ranks go on, by torch's own call where it can, and the fourth ends."""
+    rank = start()
+    torchs_own = HAS_PYTHON_BACKENDS
+    wrong = error_of(lambda: r2ccl.torch_backend.shrink(exclude=[rank]))
+    if rank == 2:
+        tell(wrong=told_of(wrong), sizes=[])
+        return
+    if torchs_own:
+        left = dist.shrink_group([2])
+    else:
+        refused = error_of(lambda: dist.shrink_group([2]))
+        assert "does not support shrinking" in str(refused), refused
+        left = r2ccl.torch_backend.shrink(exclude=[2])
+    assert left is dist.group.WORLD
+    sizes = [dist.get_world_size(), int(total())]
+    part = dist.new_group([0, 2])
+    if dist.get_rank() != 1:
+        sizes.append(int(total(part)))
+    dist.destroy_process_group()
+    tell(wrong=told_of(wrong), sizes=sizes)
+
+
+def torchs_own_call_agrees_after_a_loss() -> None:
+    """2.14: whoever names others than the members agree on is refused, and whoever names the dead goes on."""
+    rank = start()
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = error_of(lambda: [dist.barrier() for _ in range(100_000)])
+    refused = error_of(lambda: dist.shrink_group([1 if rank == 0 else 0, 3]) if rank != 2 else dist.shrink_group([0]))
+    left = dist.shrink_group([3], shrink_flags=1)
+    sizes = [dist.get_world_size(left), int(total())]
+    dist.destroy_process_group()
+    tell(error=told_of(error), refused=told_of(refused), sizes=sizes)
+
+
+def one_does_not_shrink() -> None:
+    """Rank 2 does not call it: the others hear who it is, and rank 2 what became of the group."""
+    rank = start()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    first = error_of(lambda: [dist.all_reduce(torch.ones(1000)) for _ in range(100_000)])
+    error = None if rank == 2 else error_of(lambda: r2ccl.torch_backend.shrink(timeout=timedelta(seconds=3)))
+    dist.destroy_process_group()
+    tell(first=told_of(first), error=None if error is None else told_of(error))
+
+
+STORIES: Final = (
+    the_default_group_is_shrunk_after_losses,
+    a_group_is_shrunk_alone,
+    some_are_left_out,
+    torchs_own_call_agrees_after_a_loss,
+    one_does_not_shrink,
+)
+
+
+if __name__ == "__main__":
+    {story.__name__: story for story in STORIES}[sys.argv[1]]()
