@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed
 import torch._C._distributed_c10d as c10d
+import torch.distributed
 
 from r2ccl.errors import CollectiveTimeout
 from r2ccl.torch_backend import shrinking

@@ -26,6 +26,7 @@ from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Failure, Group
 from r2ccl.torch_backend.job import Job
 from r2ccl.torch_backend.own_messages import OwnMessages
+from r2ccl.torch_backend.profiling import Span, profiled
 from r2ccl.torch_backend.tensors import Loan, in_list, only
 from r2ccl.torch_backend.works import Work
 from r2ccl.vocabulary import ANY
@@ -49,12 +50,17 @@ Arguments = ParamSpec("Arguments")
 
 
 def told(call: Callable[Concatenate[Calls, Arguments], Work]) -> Callable[Concatenate[Calls, Arguments], Work]:
-    """What a call raises, and that the group cannot be used any more, if so."""
+    """What a call raises, and that the group cannot be used any more, if so; and the call in a profile."""
 
     @functools.wraps(call)
     def called(calls: Calls, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Work:
         try:
-            return call(calls, *arguments, **options)
+            if not profiled():
+                return call(calls, *arguments, **options)
+            with Span(call.__name__, (*arguments, *options.values())) as span:
+                work = call(calls, *arguments, **options)
+                span.until(work)
+                return work
         except R2cclError as error:
             raise calls._group.refused(error, call.__name__) from error.__cause__
 
@@ -254,7 +260,7 @@ class Calls:
             part = self._own.send(lent, tag)
         else:
             part = self._group.communicator.send(lent, dst_rank, tag, timeout=self._limit_s(None))
-        return self._group.work([part], loan, [tensor])
+        return self._group.message(part, loan, [tensor], dst_rank, tag)
 
     @told
     def recv(self, tensors: Any, src_rank: int, tag: int = 0) -> Work:
@@ -265,14 +271,14 @@ class Calls:
             part = self._own.receive(lent, tag)
         else:
             part = self._group.communicator.recv(lent, src_rank, tag, timeout=self._limit_s(None))
-        return self._group.work([part], loan, [tensor])
+        return self._group.message(part, loan, [tensor], src_rank, tag)
 
     @told
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         tensor = only(tensors, "recv")
         loan = Loan("recv")
         part = self._group.communicator.recv(loan.write(tensor), ANY, tag, timeout=self._limit_s(None))
-        return self._group.work([part], loan, [tensor])
+        return self._group.message(part, loan, [tensor], ANY, tag)
 
     # The same by their other names.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed
@@ -51,13 +52,19 @@ def shrink(group: Any = None, exclude: Sequence[int] = (), timeout: timedelta | 
     if exclude:
         if old._group.rank in exclude or not set(exclude) < set(range(old._group.size)):
             raise UsageError(
-                f"shrink: exclude={list(exclude)!r:.80} must be ranks of the group other than this one ({old._group.rank})"
+                f"shrink: exclude={list(exclude)!r:.80} must be ranks of the group, and not this one, {old._group.rank}"
             )
         job, made = shrinking.without(old, is_default, exclude, 0, timeout)
     else:
         job, made = shrinking.agreed(old, is_default, timeout)
     new = Backend(made, job) if isinstance(old, Backend) else ProcessGroup(made, job, old.get_group_store())
     return shrinking.replaced(chosen, old, new)
+
+
+def dump_flight_recorder(path: str | Path | None = None, group: Any = None) -> Path:
+    """Write this rank's latest calls to the file that torch's ``torchfrtrace`` reads: ``path`` with the rank behind it
+    (None: TORCH_FR_DUMP_TEMP_FILE). Of all groups of the job that ``group`` is of. Returns the file's name."""
+    return _ours(group, "dump_flight_recorder").job.dump(path)
 
 
 def _ours(group: Any, call: str) -> ProcessGroup | Backend:

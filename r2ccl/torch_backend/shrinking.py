@@ -1,12 +1,12 @@
 """Going on with fewer ranks: which, and how torch is told.
 
-After a loss the survivors agree on who goes on (``protocol/membership.py``); torch's own ``shrink_group`` leaves that to
-the program, which has to name the same ranks everywhere. Both are here:
+After a loss the survivors agree on who goes on (``protocol/membership.py``); torch's own ``shrink_group`` leaves that
+to the program, which has to name the same ranks everywhere. Both are here:
 
     nobody named     what is left of the group goes on, as its members agree
-    ranks named      after a loss the members agree all the same, and the call is refused where they agree on others than
-                     it leaves. Without a loss the group of the others is made, which costs no message, and a barrier in
-                     it proves that they named the same ranks
+    ranks named      after a loss the members agree all the same, and the call is refused where they agree on others
+                     than it leaves. Without a loss the group of the others is made, which costs no message, and a
+                     barrier in it proves that they named the same ranks
 
 The old communicator stays where it is: of all ranks that connected, its end is the end of this process's part in the
 job (``Job.connected``). The old process group ends for torch, and with the default group all others, because ranks are
@@ -84,7 +84,7 @@ def _parts(old: Half, is_default: bool, made: Communicator) -> tuple[Job, Group]
         # In the default group ranks are numbered anew.
         job = old.job.shrunk(made, range(made.size) if is_default else left)
         return job, job.whole(group.name, group.timeout)
-    return old.job, Group(made, group.name, left, group.timeout, old.job.callbacks)
+    return old.job, old.job.around(made, group.name, left, group.timeout)
 
 
 def replaced(old_group: Any, old: Half, new: Any) -> Any:
@@ -95,7 +95,7 @@ def replaced(old_group: Any, old: Half, new: Any) -> Any:
     about = c10d._extract_group_metadata(old_group)
     old.give_way()
     c10d._cleanup_original_group(old_group, is_default)
-    new._group.name = about["new_group_name"]
+    new._group.line.name = about["new_group_name"]
     description = "default:shrunken" if is_default else f"{about['original_group_name']}:shrunk"
     made = new if isinstance(new, torch.distributed.ProcessGroup) else _holder(new, about["store"])
     made._set_group_name(about["new_group_name"])

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import r2ccl
 import r2ccl.torch_backend
@@ -39,20 +38,15 @@ def what_works(group: Any) -> dict[str, Any]:
     in_part = total(part) if dist.get_rank() >= size - 2 else 2.0
     told = torch.tensor([float(dist.get_rank())])
     dist.broadcast(told, src=size - 1)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(10, 10))
-    model(torch.ones(2, 10) * dist.get_rank()).sum().backward()
-    gradient = next(model.parameters()).grad
-    assert gradient is not None
     return {
         "size": size, "new_rank": dist.get_rank(), "total": total(), "in_part": in_part, "told": float(told),
-        "gradient": gradient.tolist(), "backend": dist.get_backend(), "name": dist.group.WORLD.group_desc,
+        "backend": dist.get_backend(), "name": dist.group.WORLD.group_desc,
         "ok": r2ccl.torch_backend.failure() is None,
     }  # fmt: skip
 
 
 def the_default_group_is_shrunk_after_losses() -> None:
-    """Twice: rank 1 of 5 is killed, then rank 3. A group made before ends with the default group."""
+    """Twice: rank 1 of 4 is killed, then what was rank 3. A group made before ends with the default group."""
     rank = start()
     before = dist.new_group()
     dist.barrier(group=before)
@@ -73,7 +67,7 @@ def the_default_group_is_shrunk_after_losses() -> None:
 
 
 def a_group_is_shrunk_alone() -> None:
-    """Of four ranks 1, 2 and 3 have a group; 2 dies, and the group of 1 and 3 goes on, though the default group can't."""
+    """Of four ranks 1, 2 and 3 have a group; 2 dies, and the group of 1 and 3 goes on. The default group can't."""
     rank = start()
     group = dist.new_group([1, 2, 3])
     if rank == 2:
