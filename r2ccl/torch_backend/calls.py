@@ -11,40 +11,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from types import MappingProxyType
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import torch
-import torch.distributed
 from torch import Tensor
 
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
-from r2ccl.reduction import Op
 from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Failure, Group
 from r2ccl.torch_backend.job import Job
+from r2ccl.torch_backend.ops import op_of
 from r2ccl.torch_backend.own_messages import OwnMessages
 from r2ccl.torch_backend.profiling import Span, profiled
 from r2ccl.torch_backend.tensors import Loan, in_list, only
 from r2ccl.torch_backend.works import Work
 from r2ccl.vocabulary import ANY
-
-#: By the names of torch's ReduceOp.
-OPS: Final = MappingProxyType(
-    {
-        "SUM": Op.SUM,
-        "AVG": Op.AVERAGE,
-        "PRODUCT": Op.PRODUCT,
-        "MIN": Op.MIN,
-        "MAX": Op.MAX,
-        "BAND": Op.BITWISE_AND,
-        "BOR": Op.BITWISE_OR,
-        "BXOR": Op.BITWISE_XOR,
-    }
-)
-
 
 Arguments = ParamSpec("Arguments")
 
@@ -94,14 +77,14 @@ class Calls:
         tensor = only(tensors, "all_reduce")
         loan = Loan("all_reduce", reduces=True)
         limit_s = self._limit_s(opts)
-        part = self._group.communicator.all_reduce(loan.update(tensor), _op(opts, "all_reduce"), timeout=limit_s)
+        part = self._group.communicator.all_reduce(loan.update(tensor), op_of(opts, "all_reduce"), timeout=limit_s)
         return self._group.work([part], loan, [tensor])
 
     @told
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         found = in_list(tensors, "all_reduce_coalesced")
         loan = Loan("all_reduce_coalesced", reduces=True)
-        op, limit_s = _op(opts, "all_reduce_coalesced"), self._limit_s(opts)
+        op, limit_s = op_of(opts, "all_reduce_coalesced"), self._limit_s(opts)
         with self._group.communicator.batch() as batch:
             parts = [batch.all_reduce(loan.update(tensor), op, timeout=limit_s) for tensor in found]
         return self._group.work(parts, loan, found)
@@ -122,7 +105,7 @@ class Calls:
         root = getattr(opts, "rootRank", 0)
         loan = Loan("reduce", reduces=True)
         lent = loan.update(tensor) if root == self._group.rank else loan.read(tensor)
-        part = self._group.communicator.reduce(lent, root, _op(opts, "reduce"), timeout=self._limit_s(opts))
+        part = self._group.communicator.reduce(lent, root, op_of(opts, "reduce"), timeout=self._limit_s(opts))
         return self._group.work([part], loan, [tensor])
 
     # Parts of all ranks, one behind the other.
@@ -192,7 +175,7 @@ class Calls:
         loan = Loan("reduce_scatter", reduces=True)
         given = [loan.read(one) for one in self._parts(input_tensors, "reduce_scatter")]
         part = self._group.communicator.reduce_scatter(
-            loan.write(out), given, _op(opts, "reduce_scatter"), timeout=self._limit_s(opts)
+            loan.write(out), given, op_of(opts, "reduce_scatter"), timeout=self._limit_s(opts)
         )
         return self._group.work([part], loan, [out])
 
@@ -364,7 +347,7 @@ class Calls:
                 f"reduce_scatter_single: the input has {given.numel()} elements, and {self._group.size} ranks get "
                 f"{out.numel()} each"
             )
-        op = _op(opts, "reduce_scatter_single")
+        op = op_of(opts, "reduce_scatter_single")
         return self._group.communicator.reduce_scatter(
             loan.write(out), loan.read(given), op, timeout=self._limit_s(opts)
         )
@@ -399,13 +382,3 @@ class Calls:
     def _limit_s(self, opts: Any) -> float | None:
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
         return self._group.limit_s(timeout)
-
-
-def _op(opts: Any, name: str) -> Op:
-    """torch's reduction, which stands alone or in the options."""
-    given = torch.distributed.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-    word = getattr(getattr(given, "op", given), "name", str(given))
-    if word not in OPS:
-        way_out = ": multiply the tensor before, and use SUM" if word == "PREMUL_SUM" else ""
-        raise UsageError(f"{name}: ReduceOp.{word} is not supported; supported are {', '.join(OPS)}{way_out}")
-    return OPS[word]

@@ -8,16 +8,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
 
 import r2ccl
 import r2ccl.torch_backend
 from r2ccl.torch_backend.registration import HAS_PYTHON_BACKENDS
 from tests.torch_backend.failures import error_of, start, tell, told_of
+
+#: Whoever has not ended by then hangs: far more than the 5 seconds that ending may take.
+PATIENCE_S = 60.0
 
 
 def total(group: Any = None) -> float:
@@ -133,12 +140,94 @@ def one_does_not_shrink() -> None:
     tell(first=told_of(first), error=None if error is None else told_of(error))
 
 
+def ended(calls: list[Callable[[], Any]]) -> list[str]:
+    """All of them at once, each on a thread of its own: what each raised, once all have ended."""
+    raised = ["it hangs"] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            calls[number]()
+            raised[number] = ""
+        except Exception as error:  # noqa: BLE001 - what kind it is, is what is asked
+            raised[number] = type(error).__name__
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    return raised
+
+
+def it_is_destroyed_from_several_threads() -> None:
+    """With calls in flight that others wait for; and once more, when it is gone."""
+    rank = start()
+    group = dist.group.WORLD
+    assert group is not None
+    work = dist.all_reduce(torch.ones(1_000_000), async_op=True) if rank == 0 else None
+    room = dist.irecv(torch.ones(1_000_000), src=(rank + 1) % dist.get_world_size())
+    waits = [room.wait] if work is None else [room.wait, work.wait]
+    raised = ended([dist.destroy_process_group, group.shutdown, group.shutdown, group.abort, group.shutdown, *waits])
+    again = [type(error_of(dist.destroy_process_group)).__name__]
+    group.shutdown()
+    group.abort()
+    tell(raised=raised, again=again, works=[type(error_of(lambda: group.allreduce([torch.ones(1)]))).__name__])
+
+
+def a_rank_is_stopped_and_the_others_destroy() -> None:
+    """Rank 1 is stopped as by SIGSTOP, in the middle of their calls. They end, and it ends when it goes on."""
+    rank = start()
+    pids: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
+    if rank == 1:
+        dist.all_reduce(torch.ones(1000))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        error = error_of(lambda: [dist.barrier() for _ in range(3)])
+        raised = ended([dist.destroy_process_group])
+        tell(error=told_of(error), raised=raised)
+        return
+    dist.all_reduce(torch.ones(1000))
+    work = dist.all_reduce(torch.ones(1_000_000), async_op=True)
+    raised = ended([dist.destroy_process_group, work.wait])
+    if rank == 0:
+        os.kill(pids[1], signal.SIGCONT)
+    tell(raised=raised)
+
+
+def a_killed_rank_leaves_workers_behind() -> None:
+    """Rank 1 is killed while its forked workers, which inherited what it had open, live on: the others hear of it."""
+    rank = start()
+    data = TensorDataset(torch.arange(64.0))
+    loader = DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork", persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    workers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(workers, [worker.pid for worker in batches._workers])  # type: ignore[attr-defined, unused-ignore]
+    if rank == 1:
+        for worker in workers[1]:
+            os.kill(worker, signal.SIGSTOP)  # or they would see that their parent is gone, and end
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = error_of(lambda: [dist.all_reduce(torch.ones(1000)) for _ in range(100_000)])
+    alive = sum(Path(f"/proc/{worker}").exists() for worker in workers[1])
+    left = r2ccl.torch_backend.shrink()
+    sizes = [dist.get_world_size(left), int(total())]
+    more = sum(1 for _ in batches)
+    if rank == 0:
+        for worker in workers[1]:
+            os.kill(worker, signal.SIGKILL)
+    dist.destroy_process_group()
+    tell(error=told_of(error), alive=alive, sizes=sizes, more=more)
+
+
 STORIES: Final = (
     the_default_group_is_shrunk_after_losses,
     a_group_is_shrunk_alone,
     some_are_left_out,
     torchs_own_call_agrees_after_a_loss,
     one_does_not_shrink,
+    it_is_destroyed_from_several_threads,
+    a_rank_is_stopped_and_the_others_destroy,
+    a_killed_rank_leaves_workers_behind,
 )
 
 
