@@ -50,6 +50,19 @@ def test_ranks_are_left_out_without_a_loss(torchrun: str) -> None:
     assert all("must be ranks of the group, and not this one" in one["wrong"]["text"] for one in told)
 
 
+def test_torchs_own_call_is_refused_where_the_members_agree_on_others(torchrun: str) -> None:
+    """Before torch 2.14 its call cannot work, and says so."""
+    for one in told_by(torchrun, 4, "torchs_own_call_agrees_after_a_loss", 3):
+        assert (one["error"]["kind"], one["error"]["ranks"]) == ("PeerLost", [3])
+        if one["torchs_own"]:
+            assert one["refused"]["kind"] == "UsageError"
+            assert "go on with [0, 1, 2]: exclude all others" in one["refused"]["text"]
+        else:
+            assert one["refused"]["kind"] == "TypeError"
+            assert "does not support shrinking" in one["refused"]["text"]
+        assert one["sizes"] == [3, 3]
+
+
 def test_who_does_not_shrink_is_named(torchrun: str) -> None:
     told = told_by(torchrun, 4, "one_does_not_shrink", 1)
     assert [one["first"]["kind"] for one in told] == ["PeerLost"] * 3
