@@ -36,7 +36,7 @@ from r2ccl.vocabulary import ANY
 VERSION: Final = "2.10"
 #: Calls that are kept, unless TORCH_FR_BUFFER_SIZE says otherwise: as many as torch keeps.
 KEPT: Final = 2000
-FRAMES_MAX: Final = 16
+FRAMES_MAX: Final = 6
 #: Our names of calls that the analyser has other names for. By its ``all_to_all`` blocks may differ.
 NAMES: Final = MappingProxyType(
     {
@@ -90,13 +90,23 @@ class Entry:
         self.name = name
         self.inputs = inputs
         self.outputs = outputs
-        #: Operations that have not ended.
-        self.pending = set(parts)
+        #: Its operations, until all have ended.
+        self.pending: Sequence[CoreWork] = parts
         self.timeout_s = timeout_s
         self.created_s = wall_clock_s()
         self.finished_s: float | None = None
         self.failed = False
         self.frames = _frames()
+
+    def look(self) -> None:
+        """An operation of it has ended: all of them?"""
+        for part in reversed(self.pending):  # the last one mostly ends last
+            if not part.done():
+                return
+        # Whether somebody has asked for a failure is no business of ours.
+        self.failed = any(part.error is not None for part in self.pending)
+        self.finished_s = wall_clock_s()
+        self.pending = ()
 
     @property
     def state(self) -> str:
@@ -144,8 +154,7 @@ class FlightRecorder:
 
     def contents(self) -> dict[str, Any]:
         """The file that torch's analyser reads, as data."""
-        with self._lock:
-            entries = [entry for entry in self._entries if entry.line is not None]
+        entries = [entry for entry in self._kept() if entry.line is not None]
         lines = {entry.line.name: entry.line for entry in entries if entry.line is not None}
         config = {
             line.name: {"name": line.name, "desc": line.description, "ranks": str(list(line.ranks))}
@@ -157,11 +166,17 @@ class FlightRecorder:
             "entries": [_told(entry) for entry in sorted(entries, key=lambda entry: entry.record)],
         }
 
+    def _kept(self) -> list[Entry]:
+        while True:
+            try:
+                return list(self._entries)
+            except RuntimeError:  # another thread has called something meanwhile
+                continue
+
     def _keep(self, entry: Entry) -> None:
-        with self._lock:
-            self._entries.append(entry)
-        for part in tuple(entry.pending):
-            part.when_done(partial(_ended, entry, part))
+        self._entries.append(entry)
+        for part in entry.pending:
+            part.when_done(entry.look)
 
     def _channel(self, group: Line, me: int, peer: int, tag: int, sends: bool) -> tuple[Line, str]:
         source, target = (me, peer) if sends else (peer, me)
@@ -194,14 +209,6 @@ def write(contents: dict[str, Any], path: Path) -> None:
         pickle.dump(contents, file)
 
 
-def _ended(entry: Entry, part: CoreWork) -> None:
-    # Whether somebody has asked for its failure is no business of ours.
-    entry.failed = entry.failed or part.error is not None
-    entry.pending.discard(part)
-    if not entry.pending:
-        entry.finished_s = wall_clock_s()
-
-
 def _told(entry: Entry) -> dict[str, Any]:
     assert entry.line is not None
     is_message = entry.name.startswith(("send ", "recv "))
@@ -232,7 +239,7 @@ def _told(entry: Entry) -> dict[str, Any]:
 def _frames() -> tuple[tuple[CodeType, int], ...]:
     """Where the program is, innermost first."""
     found: list[tuple[CodeType, int]] = []
-    frame: FrameType | None = sys._getframe(4)
+    frame: FrameType | None = sys._getframe(6)
     while frame is not None and len(found) < FRAMES_MAX:
         found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
