@@ -10,7 +10,7 @@ The import registers the backend. See docs/torch.md.
 
 from r2ccl.torch_backend.backend import Backend
 from r2ccl.torch_backend.group import Failure
-from r2ccl.torch_backend.inside import communicator, dump_flight_recorder, failure, monitored_barrier, shrink
+from r2ccl.torch_backend.inside import communicator, dump_flight_recorder, failure, monitored_barrier, shrink, survivors
 from r2ccl.torch_backend.process_group import ProcessGroup
 from r2ccl.torch_backend.registration import register
 from r2ccl.torch_backend.works import Work
@@ -26,6 +26,7 @@ __all__ = [
     "monitored_barrier",
     "register",
     "shrink",
+    "survivors",
 ]
 
 register()

@@ -11,7 +11,7 @@ import torch.distributed
 
 from r2ccl.communicator import Communicator
 from r2ccl.errors import UsageError
-from r2ccl.torch_backend import shrinking
+from r2ccl.torch_backend import reconfiguring, shrinking
 from r2ccl.torch_backend.backend import Backend, within
 from r2ccl.torch_backend.group import Failure
 from r2ccl.torch_backend.process_group import ProcessGroup
@@ -59,6 +59,18 @@ def shrink(group: Any = None, exclude: Sequence[int] = (), timeout: timedelta | 
         job, made = shrinking.agreed(old, is_default, timeout)
     new = Backend(made, job) if isinstance(old, Backend) else ProcessGroup(made, job, old.get_group_store())
     return shrinking.replaced(chosen, old, new)
+
+
+def survivors(group: Any = None, timeout: timedelta | None = None) -> tuple[int, list[str]]:
+    """After a loss, what torch's reconfigure calls leave to the program: a number and the handles of those that are
+    left, the same on all of them, as the members agree. Of torch 2.14 and later::
+
+        uuid, handles = r2ccl.torch_backend.survivors()
+        torch.distributed._reconfigure(uuid, handles).wait()
+
+    Raises what :func:`shrink` would."""
+    ours = _ours(group, "survivors")
+    return reconfiguring.survivors(ours.communicator, ours._group.limit_s(timeout))
 
 
 def dump_flight_recorder(path: str | Path | None = None, group: Any = None) -> Path:

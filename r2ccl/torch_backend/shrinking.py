@@ -64,12 +64,12 @@ def without(
         made = communicator.new_group([communicator.members.index(member) for member in wanted]).wait()
         # Who named other ranks makes another group, and does not come.
         made.barrier(timeout=old._group.limit_s(timeout)).wait()
-    return _parts(old, is_default, made)
+    return parts(old, is_default, made)
 
 
 def agreed(old: Half, is_default: bool, timeout: timedelta | None) -> tuple[Job, Group]:
     """A group of those that are left of another, as they agree."""
-    return _parts(old, is_default, _agreed(old, timeout))
+    return parts(old, is_default, _agreed(old, timeout))
 
 
 def _agreed(old: Half, timeout: timedelta | None) -> Communicator:
@@ -77,7 +77,8 @@ def _agreed(old: Half, timeout: timedelta | None) -> Communicator:
     return made
 
 
-def _parts(old: Half, is_default: bool, made: Communicator) -> tuple[Job, Group]:
+def parts(old: Half, is_default: bool, made: Communicator) -> tuple[Job, Group]:
+    """The group of a communicator that was made of a part of another's."""
     group = old._group
     left = [group.ranks[group.communicator.members.index(member)] for member in made.members]
     if group.communicator is old.job.communicator:

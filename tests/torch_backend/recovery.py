@@ -129,6 +129,37 @@ def torchs_own_call_agrees_after_a_loss() -> None:
     tell(error=told_of(error), refused=told_of(refused), sizes=sizes, torchs_own=HAS_PYTHON_BACKENDS)
 
 
+def it_is_reconfigured() -> None:
+    """2.14: with all, in another order, and after a loss, as the survivors agree. Before, survivors() shrinks alike."""
+    rank = start()
+    sizes: list[int] = []
+    if HAS_PYTHON_BACKENDS:
+        assert dist.distributed_c10d._supports_reconfigure()
+        handles: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(handles, dist.distributed_c10d._get_reconfigure_handle())
+        dist.distributed_c10d._reconfigure(1, set(handles)).wait()
+        foreign = error_of(lambda: dist.distributed_c10d._reconfigure(2, [*handles, handles[0][:-1] + "x"]))
+        assert "has to meet all others first" in str(foreign), foreign
+        sizes += [dist.get_world_size(), int(total())]
+        dist.distributed_c10d._reconfigure(3, handles[::-1]).wait()
+        sizes += [dist.get_rank(), int(total())]
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = error_of(lambda: [dist.barrier() for _ in range(100_000)])
+    uuid, left = r2ccl.torch_backend.survivors()
+    if HAS_PYTHON_BACKENDS:
+        more = error_of(lambda: dist.distributed_c10d._reconfigure(4, [*left, handles[0]]))
+        assert "its members agreed to go on with" in str(more), more
+        dist.distributed_c10d._reconfigure(uuid, left).wait()
+    else:
+        r2ccl.torch_backend.shrink()
+    sizes += [dist.get_world_size(), dist.get_rank(), int(total())]
+    part = dist.new_group()
+    sizes += [int(total(part))]
+    dist.destroy_process_group()
+    tell(error=told_of(error), uuid=uuid, left=left, sizes=sizes)
+
+
 def one_does_not_shrink() -> None:
     """Rank 2 does not call it: the others hear who it is, and rank 2 what became of the group."""
     rank = start()
@@ -227,6 +258,7 @@ STORIES: Final = (
     a_group_is_shrunk_alone,
     some_are_left_out,
     torchs_own_call_agrees_after_a_loss,
+    it_is_reconfigured,
     one_does_not_shrink,
     it_is_destroyed_from_several_threads,
     a_rank_is_stopped_and_the_others_destroy,

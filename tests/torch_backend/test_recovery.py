@@ -63,6 +63,18 @@ def test_torchs_own_call_is_refused_where_the_members_agree_on_others(torchrun: 
         assert one["sizes"] == [3, 3]
 
 
+def test_survivors_agree_and_are_reconfigured(torchrun: str) -> None:
+    told = told_by(torchrun, 3, "it_is_reconfigured", 0)
+    assert [one["rank"] for one in told] == [1, 2]
+    first, second = told
+    assert first["error"]["kind"] == "PeerLost"
+    assert (first["uuid"], first["left"]) == (second["uuid"], second["left"])
+    assert [handle.split(":")[1] for handle in first["left"]] == ["1", "2"]
+    assert [one["sizes"][-4:] for one in told] == [[2, 0, 2, 2], [2, 1, 2, 2]]
+    # From torch 2.14 on: all three again, and all three backwards.
+    assert [one["sizes"][:-4] for one in told] in ([[], []], [[3, 3, 1, 3], [3, 3, 0, 3]])
+
+
 def test_who_does_not_shrink_is_named(torchrun: str) -> None:
     told = told_by(torchrun, 4, "one_does_not_shrink", 1)
     assert [one["first"]["kind"] for one in told] == ["PeerLost"] * 3
