@@ -9,7 +9,8 @@ After a loss the members agree (``shrinking``), and the handles must be of those
 just these.
 
 torch keeps rank and size in an object that Python cannot change. Where they change, the default group becomes another
-object, as after ``shrink_group``; calls on the old one reach the new group, but its rank and size stay what they were.
+object, as after ``shrink_group``. Calls on the old one, and on any other group, reach the new group, but the rank and
+the size that torch shows of them stay what they were.
 """
 
 from __future__ import annotations

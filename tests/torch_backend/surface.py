@@ -252,7 +252,7 @@ def check_calls_that_only_some_torches_have() -> None:
         held = within(mine)
         assert held is not None
         assert held._group.timeout == timedelta(minutes=7)
-        refused(lambda: dist.gather_single(wide if rank() == 0 else None, torch.ones(3)), RuntimeError, "support")
+        refused(lambda: dist.gather_single(torch.ones(3), wide if rank() == 0 else None), RuntimeError, "support")
     else:
         refused(dist.monitored_barrier, ValueError, "GLOO")
     refused(lambda: dist.split_group(split_ranks=[list(range(size()))]), RuntimeError, "")

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.torchrun, pytest.mark.timeout(
 CALLS, MESSAGES_IN_RING = 14, 4
 
 
-def looked_at(torchrun: str, story: str, directory: Path, **variables: str) -> list[dict[str, Any]]:
+def looked_at(torchrun: str, story: str, directory: Path, **variables: Any) -> list[dict[str, Any]]:
     return [
         rank.ended_well() for rank in run_job(torchrun, 3, "looking", [story, str(directory)], **variables)
     ]  # fmt: skip
