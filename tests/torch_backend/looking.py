@@ -92,13 +92,17 @@ def one_does_not_come(directory: Path) -> None:
 
 
 def it_is_profiled(directory: Path) -> None:
-    """Rank 1 calls late: the annotation lasts until the work ends, and the operator as long as the call."""
+    """Others call when rank 0 has and lets them go on: so its work ends after that, long after its call."""
     rank = start()
-    late = threading.Event()
+    go_on = dist.new_group()
+    x = torch.ones(30, 40)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
-        if rank == 1:
-            late.wait(0.5)
-        work = dist.all_reduce(torch.ones(30, 40), async_op=True)
+        if rank == 0:
+            work = dist.all_reduce(x, async_op=True)
+            dist.barrier(group=go_on)
+        else:
+            dist.barrier(group=go_on)
+            work = dist.all_reduce(x, async_op=True)
         dist.all_gather([torch.empty(7) for _ in range(dist.get_world_size())], torch.ones(7))
         work.wait()
         wrong = error_of(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
@@ -108,7 +112,8 @@ def it_is_profiled(directory: Path) -> None:
         {
             "name": event["name"],
             "kind": event["cat"],
-            "ms": event["dur"] / 1000,
+            "began": event["ts"],
+            "ended": event["ts"] + event["dur"],
             "shapes": event["args"].get("Input Dims"),
         }
         for event in json.loads(trace.read_text())["traceEvents"]
@@ -116,7 +121,7 @@ def it_is_profiled(directory: Path) -> None:
     ]
     assert not torch.autograd._profiler_enabled()
     dist.destroy_process_group()
-    tell(events=events, wrong=told_of(wrong))
+    tell(events=sorted(events, key=lambda event: float(event["began"])), wrong=told_of(wrong))
 
 
 STORIES: Final = (all_is_well, one_calls_something_else, one_does_not_come, it_is_profiled)
