@@ -220,15 +220,13 @@ async def _connect(
         opened = [*breakable.devices]
     selection = dataclasses.replace(selection, nics=announced)
     memory = doors.memory_among(sum(other.node == member.node for other in rendezvous.book))
-    counters = Counters(strangers=strangers.refused)
+    counters, new_errors = Counters(strangers=strangers.refused), NicErrors().new_errors
     shared = Shared(
-        placement.rank, rendezvous.book, settings, MonotonicClock(), loop, events, counters,
-        new_errors=NicErrors().new_errors,
-    )  # fmt: skip
+        placement.rank, rendezvous.book, settings, MonotonicClock(), loop, events, counters, new_errors=new_errors
+    )
     try:
-        communicator = await _join(
-            shared, placement, rendezvous, opened, memory, doors.look_for, selection, thread, breakable
-        )
+        parts = (opened, memory, doors.look_for, selection, thread, breakable)
+        communicator = await _join(shared, placement, rendezvous, *parts)
     except BaseException:
         strangers.close()
         raise

@@ -302,6 +302,7 @@ class Communicator(Handle):
             self._shrunk = Communicator(self._runtime, number, outcome.members, self._thread)
             self._shrunk.recovery = outcome
             self._shrunk._ends_job = self._ends_job
+            self._shrunk._parent = self
         return self._shrunk
 
     # The way of a call.

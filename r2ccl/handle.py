@@ -8,9 +8,11 @@ order in which the calls were made.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self
 
@@ -252,7 +254,8 @@ class Handle:
             )
         if self._in_child or self._runtime.is_closed:
             return
-        self._thread.run(self._close(timeout)).result()
+        with contextlib.suppress(CancelledError):  # another thread has ended it meanwhile
+            self._thread.run(self._close(timeout)).result()
         self._stop_thread()
 
     async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109 - see close()
@@ -292,7 +295,8 @@ class Handle:
             self._abort()
             return
         if not self._runtime.is_closed:
-            self._thread.run(_called(self._abort)).result()
+            with contextlib.suppress(CancelledError):  # another thread has ended it meanwhile
+                self._thread.run(_called(self._abort)).result()
         self._stop_thread()
 
     def abort_alone(self, why: str) -> None:
@@ -303,7 +307,8 @@ class Handle:
         if self._thread is None or self._thread.is_current:
             self._abort_alone(why)
         else:
-            self._thread.run(_called(self._abort_alone, why)).result()
+            with contextlib.suppress(CancelledError):  # another thread has ended all meanwhile
+                self._thread.run(_called(self._abort_alone, why)).result()
 
     def _abort_alone(self, why: str) -> None:
         if not self._is_closed:

@@ -51,6 +51,10 @@ class ProgressThread:
         #: Guards the order of calls, and whether somebody is to come for them.
         self.lock = threading.Lock()
         self._is_coming = False
+        #: Guards that nothing is started on a loop that ends.
+        self._door = threading.Lock()
+        self._is_stopping = False
+        self._has_ended = False
         self._thread = _Thread(self._main)
         self._thread.start()
         sys.setswitchinterval(min(SWITCH_INTERVAL_S, self._thread.interval_before_s))
@@ -58,8 +62,15 @@ class ProgressThread:
         atexit.register(self._at_exit)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine there."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        """Run a coroutine there. It is cancelled if the thread ends before it: of several threads that end a
+        communicator at once, one stops the thread."""
+        with self._door:
+            if not self._has_ended:
+                return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        coroutine.close()
+        late: Future[T] = Future()
+        late.cancel()
+        return late
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function there, after those called before. With ``lock`` held."""
@@ -89,11 +100,13 @@ class ProgressThread:
         self.stop()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End the loop and the thread. May be called twice, and from any thread but this one."""
+        """End the loop and the thread. May be called twice, also at once, and from any thread but this one."""
         atexit.unregister(self._at_exit)
-        if self._thread.is_alive() and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(timeout_s)
+        with self._door:
+            is_first, self._is_stopping = not self._is_stopping, True
+            if is_first:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout_s)
         if not self._thread.others():
             sys.setswitchinterval(self._thread.interval_before_s)
 
@@ -102,6 +115,9 @@ class ProgressThread:
         try:
             self.loop.run_forever()
         finally:
+            with self._door:
+                self._has_ended = True
+            self.loop.run_until_complete(_all_cancelled())
             self.loop.close()
 
     def _drain(self) -> None:
@@ -118,6 +134,19 @@ class ProgressThread:
                 self._is_coming = bool(self._calls)
                 if self._is_coming:
                     self.loop.call_soon(self._drain)
+
+
+async def _all_cancelled() -> None:
+    """End what was started, so that nobody waits for it for ever; also what has not begun, a turn later."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=STOP_S)
+    # Whoever waits on another thread hears of it by a callback.
+    await asyncio.sleep(0)
 
 
 async def _others_ended() -> None:

@@ -361,3 +361,17 @@ def test_whoever_is_lost_is_not_named_as_having_called_it() -> None:
             assert (late.not_entered, late.entered) == ((1,), (other,))
 
     simulate(story, ranks=4, close_timeout_s=1.0)
+
+
+def test_who_holds_the_successor_holds_what_it_was_made_from() -> None:
+    """Forks look for the communicator that connected: it must not be forgotten when the program forgets it."""
+
+    async def story(world: World) -> None:
+        await together(world, lambda comm: comm.barrier())
+        world.fabric.kill(1)
+        await failed(world, [0, 2])
+        for old, made in zip((0, 2), await shrink([world.communicators[rank] for rank in (0, 2)]), strict=True):
+            assert isinstance(made, Communicator)
+            assert made._parent is world.communicators[old]
+
+    simulate(story, ranks=3)

@@ -162,7 +162,9 @@ class Failing:
 
     def _time_out(self, operation: Operation) -> None:
         where = self._presence(operation)
-        details = (operation.planned.call, operation.timeout_s, where.not_entered, where.entered, where.finished)
+        # This rank, too, has entered and not finished.
+        entered = tuple(sorted((*where.entered, self._shared.rank)))
+        details = (operation.planned.call, operation.timeout_s, where.not_entered, entered, where.finished)
         self.fail(operation.number, "timeout", f"no end within {operation.timeout_s:g} s", details)
 
     # Failing.

@@ -8,17 +8,22 @@ hands. Of our Work torch shows ``wait`` and ``get_future`` alone.
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
+import torch.distributed
 
 from r2ccl.errors import CollectiveTimeout
+from r2ccl.torch_backend import reconfiguring, shrinking
 from r2ccl.torch_backend.calls import Calls
 from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Group
 from r2ccl.torch_backend.job import Job
 from r2ccl.torch_backend.own_messages import OwnMessages
+from r2ccl.torch_backend.tensors import Loan
+from r2ccl.torch_backend.works import Work
 
 
 @not_compiled
@@ -27,7 +32,8 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
 
     supports_coalescing = False
     supports_splitting = False
-    supports_shrinking = False
+    supports_shrinking = True
+    supports_reconfigure = True
 
     def __init__(self, group: Group, job: Job) -> None:
         super().__init__(group.rank, group.size)
@@ -37,6 +43,7 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
         # What the interpreter calls at its end it holds until then.
         atexit.register(self._hold)
         group.communicator.when_closed(self._let_go)
+        job.connected.when_closed(self._let_go)
 
     def getBackendName(self) -> str:
         return "r2ccl"
@@ -52,6 +59,30 @@ class Backend(Calls, c10d.Backend):  # type: ignore[misc, unused-ignore]
         if isinstance(failure.error, CollectiveTimeout):
             return c10d.ErrorType.TIMEOUT
         return c10d.ErrorType.REMOTE_ERROR
+
+    def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: Any = None) -> Backend:
+        """What torch's ``shrink_group`` calls: a backend without these ranks, in the place of this one."""
+        job, group = shrinking.without(self, self._is_default, ranks_to_exclude, shrink_flags, None)
+        self.give_way()
+        return Backend(group, job)
+
+    def get_reconfigure_handle(self) -> str:
+        communicator = self._group.communicator
+        return reconfiguring.handle_of(communicator, communicator.members[communicator.rank])
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Go on with those whose handles these are."""
+        job, group = reconfiguring.reconfigured(self, self._is_default, opts.handles, opts.timeout)
+        if (group.rank, group.size) != (self.rank(), self.size()) and self._is_default:
+            shrinking.replaced(torch.distributed.group.WORLD, self, Backend(group, job))
+        # Who holds the old process group reaches the new one, too.
+        self._group, self.job = group, job
+        return group.work([], Loan("reconfigure"), [torch.empty(0)])
+
+    @property
+    def _is_default(self) -> bool:
+        world = torch.distributed.group.WORLD
+        return world is not None and within(world) is self
 
     def _hold(self) -> None:
         """The end of the program: nothing is left to be done."""

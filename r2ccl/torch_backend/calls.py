@@ -11,50 +11,39 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from types import MappingProxyType
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import torch
-import torch.distributed
 from torch import Tensor
 
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
-from r2ccl.reduction import Op
 from r2ccl.torch_backend.dynamo import not_compiled
 from r2ccl.torch_backend.group import Failure, Group
 from r2ccl.torch_backend.job import Job
+from r2ccl.torch_backend.ops import op_of
 from r2ccl.torch_backend.own_messages import OwnMessages
+from r2ccl.torch_backend.profiling import Span, profiled
 from r2ccl.torch_backend.tensors import Loan, in_list, only
 from r2ccl.torch_backend.works import Work
 from r2ccl.vocabulary import ANY
-
-#: By the names of torch's ReduceOp.
-OPS: Final = MappingProxyType(
-    {
-        "SUM": Op.SUM,
-        "AVG": Op.AVERAGE,
-        "PRODUCT": Op.PRODUCT,
-        "MIN": Op.MIN,
-        "MAX": Op.MAX,
-        "BAND": Op.BITWISE_AND,
-        "BOR": Op.BITWISE_OR,
-        "BXOR": Op.BITWISE_XOR,
-    }
-)
-
 
 Arguments = ParamSpec("Arguments")
 
 
 def told(call: Callable[Concatenate[Calls, Arguments], Work]) -> Callable[Concatenate[Calls, Arguments], Work]:
-    """What a call raises, and that the group cannot be used any more, if so."""
+    """What a call raises, and that the group cannot be used any more, if so; and the call in a profile."""
 
     @functools.wraps(call)
     def called(calls: Calls, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Work:
         try:
-            return call(calls, *arguments, **options)
+            if not profiled():
+                return call(calls, *arguments, **options)
+            with Span(call.__name__, (*arguments, *options.values())) as span:
+                work = call(calls, *arguments, **options)
+                span.until(work)
+                return work
         except R2cclError as error:
             raise calls._group.refused(error, call.__name__) from error.__cause__
 
@@ -68,6 +57,8 @@ class Calls:
     _group: Group
     _own: OwnMessages
     job: Job
+    #: Another group goes on with its ranks, in the same job: its end is no longer the job's.
+    _has_successor: bool = False
 
     @property
     def failure(self) -> Failure | None:
@@ -86,14 +77,14 @@ class Calls:
         tensor = only(tensors, "all_reduce")
         loan = Loan("all_reduce", reduces=True)
         limit_s = self._limit_s(opts)
-        part = self._group.communicator.all_reduce(loan.update(tensor), _op(opts, "all_reduce"), timeout=limit_s)
+        part = self._group.communicator.all_reduce(loan.update(tensor), op_of(opts, "all_reduce"), timeout=limit_s)
         return self._group.work([part], loan, [tensor])
 
     @told
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         found = in_list(tensors, "all_reduce_coalesced")
         loan = Loan("all_reduce_coalesced", reduces=True)
-        op, limit_s = _op(opts, "all_reduce_coalesced"), self._limit_s(opts)
+        op, limit_s = op_of(opts, "all_reduce_coalesced"), self._limit_s(opts)
         with self._group.communicator.batch() as batch:
             parts = [batch.all_reduce(loan.update(tensor), op, timeout=limit_s) for tensor in found]
         return self._group.work(parts, loan, found)
@@ -114,7 +105,7 @@ class Calls:
         root = getattr(opts, "rootRank", 0)
         loan = Loan("reduce", reduces=True)
         lent = loan.update(tensor) if root == self._group.rank else loan.read(tensor)
-        part = self._group.communicator.reduce(lent, root, _op(opts, "reduce"), timeout=self._limit_s(opts))
+        part = self._group.communicator.reduce(lent, root, op_of(opts, "reduce"), timeout=self._limit_s(opts))
         return self._group.work([part], loan, [tensor])
 
     # Parts of all ranks, one behind the other.
@@ -184,7 +175,7 @@ class Calls:
         loan = Loan("reduce_scatter", reduces=True)
         given = [loan.read(one) for one in self._parts(input_tensors, "reduce_scatter")]
         part = self._group.communicator.reduce_scatter(
-            loan.write(out), given, _op(opts, "reduce_scatter"), timeout=self._limit_s(opts)
+            loan.write(out), given, op_of(opts, "reduce_scatter"), timeout=self._limit_s(opts)
         )
         return self._group.work([part], loan, [out])
 
@@ -252,7 +243,7 @@ class Calls:
             part = self._own.send(lent, tag)
         else:
             part = self._group.communicator.send(lent, dst_rank, tag, timeout=self._limit_s(None))
-        return self._group.work([part], loan, [tensor])
+        return self._group.message(part, loan, [tensor], dst_rank, tag)
 
     @told
     def recv(self, tensors: Any, src_rank: int, tag: int = 0) -> Work:
@@ -263,14 +254,14 @@ class Calls:
             part = self._own.receive(lent, tag)
         else:
             part = self._group.communicator.recv(lent, src_rank, tag, timeout=self._limit_s(None))
-        return self._group.work([part], loan, [tensor])
+        return self._group.message(part, loan, [tensor], src_rank, tag)
 
     @told
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         tensor = only(tensors, "recv")
         loan = Loan("recv")
         part = self._group.communicator.recv(loan.write(tensor), ANY, tag, timeout=self._limit_s(None))
-        return self._group.work([part], loan, [tensor])
+        return self._group.message(part, loan, [tensor], ANY, tag)
 
     # The same by their other names.
 
@@ -303,18 +294,34 @@ class Calls:
     def shutdown(self) -> None:
         """Say goodbye and end, within R2CCL_CLOSE_TIMEOUT. Ending the default group ends all groups of the job."""
         self._own.end(CommunicatorClosed("the process group was destroyed"))
-        self._group.close()
+        if self._has_successor:
+            return
+        if self._is_whole:
+            self.job.close()
+        else:
+            self._group.close()
 
     def abort(self) -> None:
         """End at once what is under way. Of the default group, and with it all of the job: the others see this rank
         die. Another group fails on all its members, and on no other rank."""
         self._own.end(CommunicatorClosed("the process group was aborted"))
         group = self._group
-        if group.communicator is self.job.communicator:
-            group.communicator.abort()
+        if self._has_successor:
+            return
+        if self._is_whole:
+            self.job.abort()
         else:
             who = group.ranks[group.rank]
             group.communicator.abort_alone(f"rank {who} called abort() of the process group {group.name!r}")
+
+    def give_way(self) -> None:
+        """Another group goes on with its ranks; to end this one ends nothing any more."""
+        self._has_successor = True
+
+    @property
+    def _is_whole(self) -> bool:
+        """Is it the group of all ranks of its job?"""
+        return self._group.communicator is self.job.communicator
 
     # Parts of a call.
 
@@ -340,7 +347,7 @@ class Calls:
                 f"reduce_scatter_single: the input has {given.numel()} elements, and {self._group.size} ranks get "
                 f"{out.numel()} each"
             )
-        op = _op(opts, "reduce_scatter_single")
+        op = op_of(opts, "reduce_scatter_single")
         return self._group.communicator.reduce_scatter(
             loan.write(out), loan.read(given), op, timeout=self._limit_s(opts)
         )
@@ -375,13 +382,3 @@ class Calls:
     def _limit_s(self, opts: Any) -> float | None:
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
         return self._group.limit_s(timeout)
-
-
-def _op(opts: Any, name: str) -> Op:
-    """torch's reduction, which stands alone or in the options."""
-    given = torch.distributed.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-    word = getattr(getattr(given, "op", given), "name", str(given))
-    if word not in OPS:
-        way_out = ": multiply the tensor before, and use SUM" if word == "PREMUL_SUM" else ""
-        raise UsageError(f"{name}: ReduceOp.{word} is not supported; supported are {', '.join(OPS)}{way_out}")
-    return OPS[word]

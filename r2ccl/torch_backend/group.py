@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from torch import Tensor
 from r2ccl.actors.work import Work as CoreWork
 from r2ccl.communicator import Communicator
 from r2ccl.errors import CommunicatorClosed, R2cclError, UsageError
+from r2ccl.torch_backend.flight_recorder import FlightRecorder, Line
 from r2ccl.torch_backend.tensors import Loan
 from r2ccl.torch_backend.works import Callbacks, Work
 
@@ -43,15 +44,31 @@ class Group:
     """One process group on this rank."""
 
     def __init__(
-        self, communicator: Communicator, name: str, ranks: Sequence[int], timeout: timedelta, callbacks: Callbacks
+        self,
+        communicator: Communicator,
+        line: Line,
+        timeout: timedelta,
+        callbacks: Callbacks,
+        recorder: FlightRecorder,
+        on_failed: Callable[[], None],
     ) -> None:
         self.communicator = communicator
-        self.name = name
-        #: Of each member, its rank in the default group.
-        self.ranks = tuple(ranks)
+        self.line = line
         self.timeout = timeout
         self._callbacks = callbacks
+        self._recorder = recorder
+        #: Called when somebody hears first that the group has failed.
+        self._on_failed = on_failed
         self._failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        return self.line.name
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of each member, its rank in the default group."""
+        return self.line.ranks
 
     @property
     def rank(self) -> int:
@@ -75,8 +92,15 @@ class Group:
         return limit.total_seconds() or None
 
     def work(self, parts: Sequence[CoreWork], loan: Loan, tensors: list[Tensor]) -> Work:
-        """What a call returns."""
+        """What a collective returns."""
+        self._recorder.collective(self.line, loan, parts, self.timeout.total_seconds())
         return Work(parts, loan, tensors, self._callbacks, self._explained)
+
+    def message(self, part: CoreWork, loan: Loan, tensors: list[Tensor], peer: int, tag: int) -> Work:
+        """What a message's call returns."""
+        timeout_s = self.timeout.total_seconds()
+        self._recorder.message(self.line, loan, [part], timeout_s, self.rank, peer, tag)
+        return Work([part], loan, tensors, self._callbacks, self._explained)
 
     def refused(self, error: R2cclError, call: str) -> BaseException:
         """What a call raises that has not begun: the error itself, if the call was wrong."""
@@ -102,6 +126,7 @@ class Group:
             told.add_note(UNUSABLE)
             if self._failure is None:
                 self._failure = Failure(told, call, operation, nics)
+                self._on_failed()
         return told
 
     def _nics(self) -> Mapping[str, str]:

@@ -26,6 +26,10 @@ CORE_DTYPES: Final = frozenset(
 )  # fmt: skip
 
 
+#: Sizes and dtype.
+Shape = tuple[torch.Size, torch.dtype]
+
+
 def refuse_elsewhere(tensor: Tensor, call: str) -> None:
     """Raises :class:`UsageError` for a tensor whose memory the CPU does not have in one piece."""
     if tensor.layout is not torch.strided:
@@ -56,34 +60,44 @@ def only(tensors: Any, call: str) -> Tensor:
 class Loan:
     """The tensors of one call, as the communicator gets them."""
 
-    __slots__ = ("_back", "_call", "_reduces")
+    __slots__ = ("_back", "_reduces", "call", "inputs", "outputs")
 
     def __init__(self, call: str, reduces: bool = False) -> None:
-        self._call = call
+        self.call = call
         self._reduces = reduces
+        #: What is read and what is written, for those who are told of the call.
+        self.inputs: list[Shape] = []
+        self.outputs: list[Shape] = []
         #: (the caller's, the copy whose contents belong there).
         self._back: list[tuple[Tensor, Tensor]] = []
 
     def read(self, tensor: Tensor) -> Tensor:
         """Only read."""
+        self.inputs.append((tensor.shape, tensor.dtype))
         return self._carried(_plain(tensor))
 
     def write(self, tensor: Tensor) -> Tensor:
         """Only written, all of it."""
+        self.outputs.append((tensor.shape, tensor.dtype))
         return self._lent(tensor, tensor if _is_plain(tensor) else torch.empty(tensor.shape, dtype=tensor.dtype))
 
     def update(self, tensor: Tensor) -> Tensor:
         """Read, and then written."""
+        self.inputs.append((tensor.shape, tensor.dtype))
+        self.outputs.append((tensor.shape, tensor.dtype))
         return self._lent(tensor, _plain(tensor))
 
     def joined(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Several, one behind the other, in new memory; only read."""
         parts = [one.detach().resolve_conj().resolve_neg().reshape(-1) for one in tensors]
-        return self._carried(torch.cat(parts) if parts else torch.empty(0, dtype=dtype))
+        whole = torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
+        self.inputs.append((whole.shape, whole.dtype))
+        return self._carried(whole)
 
     def room(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """New memory for several, one behind the other; only written."""
         whole = torch.empty(sum(one.numel() for one in tensors), dtype=dtype)
+        self.outputs.append((whole.shape, whole.dtype))
         parts = whole.split([one.numel() for one in tensors]) if tensors else ()
         self._back.extend((one, part.view(one.shape)) for one, part in zip(tensors, parts, strict=True))
         return self._carried(whole)
@@ -107,7 +121,7 @@ class Loan:
         if self._reduces:
             if tensor.dtype is torch.bfloat16:
                 return tensor  # without ml_dtypes the core says what is missing
-            raise UsageError(f"{self._call}: {tensor.dtype} cannot be reduced; pass tensor.float(), for example")
+            raise UsageError(f"{self.call}: {tensor.dtype} cannot be reduced; pass tensor.float(), for example")
         if tensor.dtype is torch.bfloat16 and importlib.util.find_spec("ml_dtypes"):
             return tensor
         return tensor.detach().reshape(-1).view(torch.uint8)

@@ -162,14 +162,15 @@ class Work(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
                 return self._future
             begun: torch.futures.Future[None] = torch.futures.Future()
             self._future = begun.then(self._outcome)
-        self._when_done(lambda: self._callbacks.run(lambda: begun.set_result(None)))
+        self.when_done(lambda: self._callbacks.run(lambda: begun.set_result(None)))
         return self._future
 
     def _outcome(self, _: object) -> list[Tensor]:
         self._raise_failure()
         return self._tensors
 
-    def _when_done(self, then: Callable[[], None]) -> None:
+    def when_done(self, then: Callable[[], None]) -> None:
+        """Call back once when all has ended, on the thread that ends it, which must not be kept."""
         left = len(self._parts)
         if not left:
             then()

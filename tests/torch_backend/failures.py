@@ -47,7 +47,7 @@ def told_of(error: BaseException) -> dict[str, Any]:
         "text": str(error),
         "notes": getattr(error, "__notes__", []),
     }
-    for name in ("ranks", "cause", "not_entered", "entered", "calls"):
+    for name in ("ranks", "cause", "not_entered", "entered", "finished", "calls"):
         if hasattr(error, name):
             about[name] = getattr(error, name)
     return about

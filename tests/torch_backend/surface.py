@@ -18,6 +18,7 @@ import torch.distributed as dist
 import r2ccl
 import r2ccl.torch_backend
 from r2ccl.torch_backend import communicator
+from r2ccl.torch_backend.backend import within
 from r2ccl.torch_backend.registration import HAS_PYTHON_BACKENDS
 from r2ccl.torch_backend.rendezvous import Place, find_company
 from r2ccl.torch_backend.works import CALLBACK_THREADS_MAX
@@ -205,6 +206,56 @@ def check_monitored_barrier() -> None:
     gloo = dist.new_group(backend="gloo")
     refused(lambda: r2ccl.torch_backend.monitored_barrier(gloo), r2ccl.UsageError, "its backend is gloo")
     r2ccl.torch_backend.monitored_barrier(dist.new_group(), timedelta(minutes=1), wait_all_ranks=True)
+
+
+def check_every_public_call_is_accounted_for() -> None:
+    """So that a torch with more of them is noticed; docs/torch.md has the table."""
+    functions = {name for name in dist.distributed_c10d.__all__ if callable(getattr(dist, name, None))}
+    known = {
+        *("all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single"),
+        *("barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single", "scatter"),
+        *("reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced", "batch_isend_irecv", "irecv"),
+        *("isend", "recv", "send", "all_gather_object", "broadcast_object_list", "gather_object", "shrink_group"),
+        *("recv_object_list", "scatter_object_list", "send_object_list", "monitored_barrier", "split_group"),
+        *("new_group", "new_subgroups", "new_subgroups_by_enumeration", "destroy_process_group", "init_process_group"),
+        *("gather_single", "gather_into_tensor", "record_comm", "set_timeout", "supports_complex"),
+    }
+    asked = {name for name in functions if name.startswith(("get_", "is_")) or name[0].isupper()}
+    unknown = functions - known - asked - {"reduce_op", "group"}
+    assert not unknown, unknown
+
+
+def check_calls_that_only_some_torches_have() -> None:
+    total = torch.full((3,), float(size()))
+    many = [torch.ones(3), torch.ones(3)]
+    dist.all_reduce_coalesced(many)
+    assert all(torch.equal(one, total) for one in many)
+    rooms = [[torch.empty(3)] for _ in range(size())]
+    dist.all_gather_coalesced(rooms, [torch.full((3,), float(rank()))])
+    assert [room[0].tolist() for room in rooms] == [[float(one)] * 3 for one in range(size())]
+    wide = torch.empty(3 * size())
+    dist.all_gather_into_tensor(wide, torch.ones(3))
+    assert wide.tolist() == [1] * 3 * size()
+    part = torch.empty(3)
+    dist.reduce_scatter_tensor(part, torch.ones(3 * size()))
+    assert torch.equal(part, total)
+    with dist.record_comm("of mine"):
+        dist.barrier()
+    alone, every = dist.new_subgroups(group_size=1)
+    assert (alone.size(), len(every)) == (1, size())
+    dist.all_reduce(part, group=alone)
+    mine, _ = dist.new_subgroups_by_enumeration([list(range(size()))])
+    dist.barrier(group=mine)
+    if HIDES_WORKS:
+        dist.monitored_barrier(timeout=timedelta(minutes=1))
+        dist.set_timeout(timedelta(minutes=7), mine)
+        held = within(mine)
+        assert held is not None
+        assert held._group.timeout == timedelta(minutes=7)
+        refused(lambda: dist.gather_single(torch.ones(3), wide if rank() == 0 else None), RuntimeError, "support")
+    else:
+        refused(dist.monitored_barrier, ValueError, "GLOO")
+    refused(lambda: dist.split_group(split_ranks=[list(range(size()))]), RuntimeError, "")
 
 
 def check_many_groups_share_one_thread() -> None:

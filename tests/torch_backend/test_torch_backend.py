@@ -17,7 +17,7 @@ from tests.torch_backend.jobs import PATIENCE_S, ROOT, environment, run_job
 pytestmark = [pytest.mark.end_to_end, pytest.mark.torchrun, pytest.mark.timeout(300)]
 
 COMPARED_MIN, WITH_GLOO_MIN = 700, 500
-CHECKS_MIN, SCENARIOS = 13, 13
+CHECKS_MIN, SCENARIOS = 15, 13
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -93,6 +93,7 @@ def test_a_timeout_names_who_has_not_come(torchrun: str) -> None:
     for told in errors_of(torchrun, 3, "a_rank_does_not_come"):
         assert told["error"]["kind"] == "CollectiveTimeout"
         assert told["error"]["not_entered"] == [1]
+        assert sorted([*told["error"]["entered"], *told["error"]["finished"]]) == [0, 2]
 
 
 def test_a_monitored_barrier_names_who_has_not_come(torchrun: str) -> None:
