@@ -170,9 +170,7 @@ class Handle:
             raise UsageError(f"{name}: tag={tag!r} must be from 0 to {TAG_MAX}")
         self._refuse_if_closed()
 
-    def _limit_s(self, name: str, timeout: float | None) -> float:
-        if timeout is None:
-            return self._runtime.shared.settings.timeout_s
+    def _limit_s(self, name: str, timeout: float) -> float:
         if not _is_positive(timeout):
             raise UsageError(f"{name}: timeout={timeout!r} must be a positive number of seconds, or None")
         return float(timeout)  # numpy's numbers do not go on the wire
