@@ -74,6 +74,11 @@ class Handle:
         return self._runtime.shared.members[self.members[self.rank]].node
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Name of the node of each rank."""
+        return tuple(self._runtime.shared.members[member].node for member in self.members)
+
+    @property
     def local_rank(self) -> int:
         """Index among the ranks of this communicator on this node; of the job's, what the launcher says, if it does."""
         if self._local_rank is not None:
