@@ -13,6 +13,7 @@ averaged over all ranks, and how long a step took; with ``--json`` one line for 
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -90,9 +91,12 @@ def train(options: argparse.Namespace) -> None:
     gpt = Gpt(len(alphabet), options)
     trained = DistributedDataParallel(gpt)
     optimizer = torch.optim.AdamW(trained.parameters(), lr=options.rate)
+    options.parameters = sum(parameter.numel() for parameter in gpt.parameters())
     if rank == 0 and not options.json:
-        count = sum(parameter.numel() for parameter in gpt.parameters())
-        print(f"{size} ranks, {options.backend}, {count:,} parameters, {len(letters):,} characters of text", flush=True)
+        print(
+            f"{size} ranks, {options.backend}, {options.parameters:,} parameters, {len(letters):,} characters of text",
+            flush=True,
+        )
     seconds = []
     drawn = pieces(text, options, rank)
     for step in range(1, options.steps + 1):
@@ -106,18 +110,32 @@ def train(options: argparse.Namespace) -> None:
         dist.all_reduce(mean)
         mean /= size
         seconds.append(time.perf_counter() - began)
+        if seconds[-1] > options.slow:
+            complain(step, seconds[-1], options)
         if rank == 0:
-            tell(step, float(mean), seconds, options)
+            tell(step, float(mean), began, seconds, options)
 
 
-def tell(step: int, loss: float, seconds: list[float], options: argparse.Namespace) -> None:
+def tell(step: int, loss: float, began: float, seconds: list[float], options: argparse.Namespace) -> None:
     """What rank 0 says of a step."""
     if options.json:
-        about = {"step": step, "loss": loss, "bits": loss.hex(), "seconds": seconds[-1], **network(options)}
+        about = {"step": step, "loss": loss, "bits": loss.hex(), "began": began, "seconds": seconds[-1]}
+        about |= network(options)
+        if step == 1:
+            about |= {"torch": torch.__version__, "parameters": options.parameters}
         print(json.dumps(about), flush=True)
     elif step % options.every == 0 or step == 1:
         latest = statistics.median(seconds[-options.every :])
         print(f"step {step:5d}  loss {loss:.4f}  {latest * 1000:6.1f} ms a step", flush=True)
+
+
+def complain(step: int, seconds: float, options: argparse.Namespace) -> None:
+    """A step that took suspiciously long, with what r2ccl knows of it, to standard error. Any rank does this."""
+    about: dict[str, Any] = {"slow step": step, "rank": dist.get_rank(), "seconds": seconds, "load": os.getloadavg()}
+    if options.backend == "r2ccl":
+        communicator = r2ccl.torch_backend.communicator()
+        about |= {"stats": communicator.stats(), "events": [str(event) for event in communicator.events.since(0)[-40:]]}
+    print(json.dumps(about, default=str), file=sys.stderr, flush=True)
 
 
 def network(options: argparse.Namespace) -> dict[str, Any]:
@@ -144,6 +162,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8, help="pieces a step on each rank")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slow", type=float, default=1.0, help="a step of more seconds is told of, with statistics")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a collective may take")
     return parser.parse_args()
 

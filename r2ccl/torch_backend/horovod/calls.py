@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,8 +20,6 @@ from torch import Tensor
 from r2ccl.errors import UsageError
 from r2ccl.torch_backend.horovod.compression import Compression, Compressor
 from r2ccl.torch_backend.horovod.job import size
-
-T = TypeVar("T")
 
 
 class ReduceOp(enum.Enum):
@@ -73,6 +71,12 @@ def poll(handle: Handle) -> bool:
     return handle.poll()
 
 
+def _result(handle: Handle) -> Tensor:
+    """Of a call that has one tensor for a result."""
+    tensor: Tensor = handle.synchronize()
+    return tensor
+
+
 # All ranks have the result.
 
 
@@ -106,7 +110,7 @@ def allreduce(
             raise UsageError(f"allreduce: {arguments[0].name} has no gradient: pass tensor.detach()")
         result: Tensor = _AllReduce.apply(tensor, arguments)
         return result
-    return synchronize(allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, compression))  # type: ignore[no-any-return]
+    return _result(allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, compression))
 
 
 def allreduce_async(
@@ -133,7 +137,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
 ) -> Tensor:
     """As :func:`allreduce`, in place."""
-    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor))  # type: ignore[no-any-return]
+    return _result(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor))
 
 
 def allreduce_async_(
@@ -187,7 +191,7 @@ def _reduced(
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
     """What ``root_rank`` has."""
-    return synchronize(broadcast_async(tensor, root_rank, name))  # type: ignore[no-any-return]
+    return _result(broadcast_async(tensor, root_rank, name))
 
 
 def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
@@ -198,7 +202,7 @@ def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
     """As :func:`broadcast`, in place."""
-    return synchronize(broadcast_async_(tensor, root_rank, name))  # type: ignore[no-any-return]
+    return _result(broadcast_async_(tensor, root_rank, name))
 
 
 def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
@@ -219,7 +223,7 @@ def barrier() -> None:
 
 def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     """The ranks' tensors, one behind the other. Their first dimensions may differ."""
-    return synchronize(allgather_async(tensor, name))  # type: ignore[no-any-return]
+    return _result(allgather_async(tensor, name))
 
 
 def allgather_async(tensor: Tensor, name: str | None = None) -> Handle:
@@ -242,7 +246,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Tensor:
     """This rank's rows of the reduced tensor. Where the ranks do not divide them, the first ranks get one more."""
-    return synchronize(reducescatter_async(tensor, name, op, prescale_factor, postscale_factor))  # type: ignore[no-any-return]
+    return _result(reducescatter_async(tensor, name, op, prescale_factor, postscale_factor))
 
 
 def reducescatter_async(

@@ -134,7 +134,7 @@ class Distributed:
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Wait for the gradients of all ranks, to look at or clip them before :meth:`step`, which then does not wait."""
+        """Wait for the gradients of all ranks, to look at or clip them before :meth:`step`, which then does not."""
         self._reducer.finish()
         self._is_reduced = True
 
@@ -200,8 +200,8 @@ def DistributedOptimizer(
     factors = (1.0, 1.0)
     if op is Average:
         factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor / size())
-    kind = type(optimizer.__class__.__name__, (Distributed, optimizer.__class__), {})
-    made: Any = kind.__new__(kind)
+    kind: Any = type(optimizer.__class__.__name__, (Distributed, optimizer.__class__), {})
+    made = kind.__new__(kind)
     made.__dict__ = optimizer.__dict__
     made._reducer = Reducer(named, buckets, compression, factors, sparse_as_dense)
     made._is_reduced = made._skips = False
@@ -215,7 +215,7 @@ def _named(
     trained = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
     if named_parameters is None:
         return [(f"parameter {number}", one) for number, one in enumerate(trained)]
-    pairs = list(named_parameters)
+    pairs: list[Any] = list(named_parameters)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
         raise UsageError("named_parameters: pass model.named_parameters(), which has names, not parameters()")
     names = [name for name, _ in pairs]
