@@ -164,39 +164,49 @@ def perform(options: argparse.Namespace) -> tuple[Results, dict[str, Any]]:
     return results, {**machine(), **trainings.facts, "cores_used_by_others": round(others or 0.0, 2)}
 
 
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=(__doc__ or "").partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
-    parser.add_argument("--path", default="", help="what else it needs in PYTHONPATH, with a colon before")
-    parser.add_argument("--pairs", type=int, default=1, help="trainings without and with the cut, in turn")
-    parser.add_argument("--gloo", action=argparse.BooleanOptionalAction, default=True, help="train with gloo, too")
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--rate-mbit-s", type=float, default=2000)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=96)
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a collective may take")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the figures there, as a page in Markdown")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw loss and step time there (svg, png, pdf)")
-    parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="keep what the ranks write to standard error")
-    parser.add_argument("--json", action="store_true", help="the figures as one line, for programs")
-    options = parser.parse_args()
+    made.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
+    made.add_argument("--path", default="", help="what else it needs in PYTHONPATH, with a colon before")
+    made.add_argument("--pairs", type=int, default=1, help="trainings without and with the cut, in turn")
+    made.add_argument("--gloo", action=argparse.BooleanOptionalAction, default=True, help="train with gloo, too")
+    made.add_argument("--hosts", type=int, default=4)
+    made.add_argument("--steps", type=int, default=400)
+    made.add_argument("--rate-mbit-s", type=float, default=2000)
+    made.add_argument("--layers", type=int, default=2)
+    made.add_argument("--width", type=int, default=96)
+    made.add_argument("--timeout", type=float, default=60.0, help="seconds that a collective may take")
+    made.add_argument("--write", type=Path, metavar="FILE", help="write the figures there, as a page in Markdown")
+    made.add_argument("--plot", type=Path, metavar="FILE", help="draw loss and step time there (svg, png, pdf)")
+    made.add_argument("--logs", type=Path, metavar="DIRECTORY", help="keep what the ranks write to standard error")
+    made.add_argument("--json", action="store_true", help="the figures as one line, for programs")
+    return made
+
+
+def parsed() -> argparse.Namespace:
+    asked = parser()
+    options = asked.parse_args()
     if options.pairs < 1:
-        parser.error(f"--pairs {options.pairs}: at least 1")
+        asked.error(f"--pairs {options.pairs}: at least 1")
     if options.hosts <= HOST or options.steps < STEPS_MIN:
-        parser.error(f"--hosts is at least {HOST + 1}, and --steps {STEPS_MIN}, for there to be something to cut")
+        asked.error(f"--hosts is at least {HOST + 1}, and --steps {STEPS_MIN}, for there to be something to cut")
     return options
 
 
 def shown_command(options: argparse.Namespace) -> str:
-    """As someone else would type it: without the names of directories here."""
-    words = sys.argv[1:]
-    for name in ("python", "path"):
-        words = [word for at, word in enumerate(words) if f"--{name}" not in (word, words[at - 1] if at else "")]
-        words = [word for word in words if not word.startswith(f"--{name}=")]
-    return shlex.join(["examples/train_gpt_through_a_cut.py", "--python", "PYTHON-WITH-TORCH", *words])
+    """As someone else would type it: without what is where on this machine."""
+    shown = ["--python", "PYTHON-WITH-TORCH", "--pairs", str(options.pairs)]
+    defaults = parser().parse_args([])
+    for name in ("gloo", "hosts", "steps", "rate_mbit_s", "layers", "width", "timeout"):
+        if (value := getattr(options, name)) != getattr(defaults, name):
+            flag = f"--{name.replace('_', '-')}"
+            shown += ["--no-gloo"] if name == "gloo" else [flag, f"{value:g}"]
+    for flag, file in (("--write", options.write), ("--plot", options.plot)):
+        if file:
+            shown += [flag, str(file) if not file.is_absolute() else file.name]
+    return shlex.join(["examples/train_gpt_through_a_cut.py", *shown])
 
 
 def report(options: argparse.Namespace, results: Results, facts: dict[str, Any]) -> None:

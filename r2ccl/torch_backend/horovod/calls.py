@@ -150,8 +150,7 @@ def allreduce_async_(
 ) -> Handle:
     """As :func:`allreduce_async`, in place."""
     del name
-    tensor = tensor.detach()
-    return _reduced(tensor, tensor, _op(average, op), Compression.none, prescale_factor, postscale_factor)
+    return _reduced(tensor.detach(), tensor, _op(average, op), Compression.none, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce(tensors: Sequence[Tensor], *arguments: Any, **options: Any) -> list[Tensor]:
@@ -167,24 +166,26 @@ def grouped_allreduce_(tensors: Sequence[Tensor], *arguments: Any, **options: An
 def _reduced(
     tensor: Tensor, out: Tensor, op: ReduceOp, compression: type[Compressor], before: float, after: float
 ) -> Handle:
-    """Reduce ``tensor`` into ``out``, which may be the same."""
-    count = size()
+    """Reduce ``tensor`` into ``out``, which may be the same, and is the result."""
+    count, into = size(), out.detach()
     is_float = tensor.dtype.is_floating_point or tensor.dtype.is_complex
     if not is_float and (op is Average or before != 1.0 or after != 1.0):
         raise UsageError(f"the average or a multiple of {tensor.dtype} is no {tensor.dtype}: use op=Sum, or floats")
     if op is Average:
         after /= count
     sent, context = compression.compress(tensor if before == 1.0 else tensor * before)
-    if sent.data_ptr() == tensor.data_ptr() and out.data_ptr() != tensor.data_ptr():
-        sent = out.copy_(sent)
+    if sent.data_ptr() == tensor.data_ptr():
+        sent = into if into.data_ptr() == tensor.data_ptr() else into.copy_(sent)
     kind = dist.ReduceOp.SUM if op is Average else getattr(dist.ReduceOp, op.value)
     work = dist.all_reduce(sent, kind, async_op=True)
 
     def finish() -> Tensor:
         result = compression.decompress(sent, context)
-        if result is not out:
-            out.copy_(result)
-        return out if after == 1.0 else out.mul_(after)
+        if result is not into:
+            into.copy_(result)
+        if after != 1.0:
+            into.mul_(after)
+        return out
 
     return Handle(work, finish)
 
