@@ -12,6 +12,7 @@ averaged over all ranks, and how long a step took; with ``--json`` one line for 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -100,6 +101,7 @@ def train(options: argparse.Namespace) -> None:
     seconds = []
     drawn = pieces(text, options, rank)
     for step in range(1, options.steps + 1):
+        waited = waits() if options.slow else {}
         began = time.perf_counter()
         given, wanted = next(drawn)
         loss = functional.cross_entropy(trained(given).flatten(0, 1), wanted.flatten())
@@ -110,8 +112,8 @@ def train(options: argparse.Namespace) -> None:
         dist.all_reduce(mean)
         mean /= size
         seconds.append(time.perf_counter() - began)
-        if seconds[-1] > options.slow:
-            complain(step, seconds[-1], options)
+        if options.slow and seconds[-1] > options.slow:
+            complain(step, seconds[-1], waited, options)
         if rank == 0:
             tell(step, float(mean), began, seconds, options)
 
@@ -129,9 +131,26 @@ def tell(step: int, loss: float, began: float, seconds: list[float], options: ar
         print(f"step {step:5d}  loss {loss:.4f}  {latest * 1000:6.1f} ms a step", flush=True)
 
 
-def complain(step: int, seconds: float, options: argparse.Namespace) -> None:
-    """A step that took suspiciously long, with what r2ccl knows of it, to standard error. Any rank does this."""
-    about: dict[str, Any] = {"slow step": step, "rank": dist.get_rank(), "seconds": seconds, "load": os.getloadavg()}
+def waits() -> dict[str, float]:
+    """Of each thread of this process, how many seconds it has been ready to run and had no core (on Linux)."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            found[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
+def complain(step: int, seconds: float, waited: dict[str, float], options: argparse.Namespace) -> None:
+    """A step that took suspiciously long, to standard error: for how long this process had no core meanwhile, and what
+    r2ccl knows. Any rank does this."""
+    without_core = max(now - waited.get(thread, now) for thread, now in waits().items())
+    about: dict[str, Any] = {
+        "slow step": step,
+        "rank": dist.get_rank(),
+        "seconds": seconds,
+        "without core": without_core,
+    }
+    about["load"] = os.getloadavg()
     if options.backend == "r2ccl":
         communicator = r2ccl.torch_backend.communicator()
         about |= {"stats": communicator.stats(), "events": [str(event) for event in communicator.events.since(0)[-40:]]}
@@ -162,7 +181,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8, help="pieces a step on each rank")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--slow", type=float, default=1.0, help="a step of more seconds is told of, with statistics")
+    parser.add_argument("--slow", type=float, default=0.0, help="tell of steps of more seconds, and why; 0: of none")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a collective may take")
     return parser.parse_args()
 

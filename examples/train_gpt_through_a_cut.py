@@ -42,6 +42,8 @@ HOST, NIC, OTHER_NIC = 1, 0, 1
 PATIENCE_S = 180.0
 #: Fewer leave nothing to look at before, between and after.
 STEPS_MIN = 20
+#: With --logs, ranks tell of steps that take longer.
+SLOW_S = 1.0
 #: What the first step tells besides.
 FACTS = ("torch", "parameters")
 
@@ -115,6 +117,7 @@ class Trainings:
         options = self._options
         command = [options.python, str(TRAIN), "--json", f"--steps={options.steps}", f"--backend={backend}"]
         command += [f"--timeout={options.timeout}", f"--layers={options.layers}", f"--width={options.width}"]
+        command += [f"--slow={SLOW_S}"] if options.logs else []
         variables = {"PYTHONPATH": str(ROOT) + options.path, "OMP_NUM_THREADS": "1"}
         if backend == "gloo":
             variables |= {"GLOO_SOCKET_IFNAME": f"nic{nic}", "MASTER_ADDR": lab.address(0, nic)}
@@ -180,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--timeout", type=float, default=60.0, help="seconds that a collective may take")
     made.add_argument("--write", type=Path, metavar="FILE", help="write the figures there, as a page in Markdown")
     made.add_argument("--plot", type=Path, metavar="FILE", help="draw loss and step time there (svg, png, pdf)")
-    made.add_argument("--logs", type=Path, metavar="DIRECTORY", help="keep what the ranks write to standard error")
+    made.add_argument("--logs", type=Path, metavar="DIRECTORY", help="keep what ranks write, of slow steps, too")
     made.add_argument("--json", action="store_true", help="the figures as one line, for programs")
     return made
 

@@ -30,7 +30,7 @@ def refused(call: Callable[..., object], *arguments: Any, **options: Any) -> str
     raise AssertionError(f"{call} was not refused")
 
 
-def same(found: Any, wanted: Sequence[Any]) -> None:
+def same(found: Any, wanted: Sequence[Any] | int) -> None:
     assert torch.equal(found, torch.tensor(wanted)), (found, wanted)
 
 
@@ -247,8 +247,14 @@ def distributed(network: Any, **options: Any) -> Any:
 
 def training_is_that_of_ddp() -> None:
     expected = beside_ddp()
-    for options in ({}, {"bucket_bytes": 4096}, {"bucket_bytes": 1}, {"gradient_predivide_factor": 2.0}):
-        ours, _ = trained(lambda network, options=options: distributed(network, **options))
+    several: tuple[dict[str, Any], ...] = (
+        {},
+        {"bucket_bytes": 4096},
+        {"bucket_bytes": 1},
+        {"gradient_predivide_factor": 2.0},
+    )
+    for options in several:
+        ours, _ = trained(partial(distributed, **options))
         close(ours, expected)
     ours, _ = trained(lambda network: distributed(network, compression=hvd.Compression.fp16))
     close(ours, expected, 1e-2)
