@@ -65,6 +65,8 @@ def test_the_hit_step_is_the_slower_of_two_and_told_by_those_before():
         assert found.cut.step == CUT + 1
         assert found.cut.longer_ms == pytest.approx(32.0)
         assert found.cut.beside_ms == pytest.approx(0.0)
+    one_before = pair(training(), training(cut=True, slow={CUT: 30.0, CUT + 1: 42.0}))
+    assert one_before.cut.longer_ms == pytest.approx(32.0), "what is usual is no single step"
     found = pair(training(slow={RESTORED + 1: 15.0}), training(cut=True, slow={RESTORED + 2: 20.0}))
     assert found.restored.step == RESTORED + 1
     assert found.restored.longer_ms == pytest.approx(10.0)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from r2ccl.config import environment
 from r2ccl.errors import UsageError
+from r2ccl.planner.node_places import NodePlace, place_of
 from r2ccl.rendezvous.launch import Placement, place
 from r2ccl.torch_backend.inside import communicator
 
@@ -67,43 +68,35 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Index among the ranks on this node."""
+    """Index among the ranks on this node; what the launcher says, if it does."""
     _require()
     return communicator().local_rank
 
 
 def local_size() -> int:
     """How many ranks there are on this node."""
-    _require()
-    return len(nodes()[communicator().node])
+    return _place().local_size
 
 
 def cross_rank() -> int:
-    """Index of this node among those that have a rank with this local index."""
-    _require()
-    mine = nodes()[communicator().node].index(rank())
-    return [members[mine] for members in nodes().values() if len(members) > mine].index(rank())
+    """Index of this node among those that have a rank of this local index."""
+    return _place().cross_rank
 
 
 def cross_size() -> int:
-    """How many nodes have a rank with this local index."""
-    _require()
-    mine = nodes()[communicator().node].index(rank())
-    return sum(len(members) > mine for members in nodes().values())
+    """How many nodes have a rank of this local index."""
+    return _place().cross_size
 
 
 def is_homogeneous() -> bool:
     """Have all nodes as many ranks?"""
+    return _place().is_homogeneous
+
+
+def _place() -> NodePlace:
     _require()
-    return len({len(members) for members in nodes().values()}) == 1
-
-
-def nodes() -> dict[str, list[int]]:
-    """The ranks on each node, nodes in the order of their first rank."""
-    found: dict[str, list[int]] = {}
-    for number, node in enumerate(communicator().nodes):
-        found.setdefault(node, []).append(number)
-    return found
+    job = communicator()
+    return place_of(job.rank, job.nodes)
 
 
 def _require() -> None:
