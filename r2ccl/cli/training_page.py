@@ -220,6 +220,5 @@ def _gloo_death(results: Results) -> str:
     if not died.trouble:
         return "\ngloo on the NIC that was cut went on to the end.\n"
     after_s = died.died_after_s or 0.0
-    return (
-        f"\ngloo on the NIC that is cut, from step {died.last + 1} on: {died.trouble} {after_s:.1f} s after the cut.\n"
-    )
+    where = f"gloo on the NIC that is cut made no step after {died.last}"
+    return f"\n{where}; {after_s:.1f} s after the cut {died.trouble}.\n"

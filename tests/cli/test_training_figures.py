@@ -159,6 +159,12 @@ def test_the_page_has_every_figure():
     assert "gloo on the NIC that is cut, from step 42 on: the ranks ended with 1 30.0 s after the cut." in text
 
 
+def test_the_page_tells_the_usual_hit_and_the_worst():
+    hits = [training(cut=True, slow={CUT + 1: ms}) for ms in (20.0, 90.0, 30.0)]
+    text = page(SETTING, replace(results(3, gloo=False), harmed=tuple(hits)), FACTS, "c", None)
+    assert "| the NIC goes | 20.0 ms | 80.0 ms | 0.0 ms | 0.0 ms |" in text
+
+
 def test_the_page_does_not_hide_what_is_wrong_or_missing():
     broken = page(SETTING, results(other_bits_from=30), FACTS, "c", None)
     assert "**In pair 1, 2, 3, 4, 5 a bit differs before the ranks have planned anew.**" in broken

@@ -1,4 +1,4 @@
-"""Horovod's names between real processes: what ranks check is in horovod_style.py."""
+"""Horovod's names between real processes: what ranks check is in horovod_style.py and horovod_optimizer.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.torch_backend.jobs import PATIENCE_S, ROOT, environment, run_job
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.torchrun, pytest.mark.timeout(300)]
 
-CHECKS = 17
+CALLS, TRAININGS = 8, 9
 ALONE = (
     "import torch, r2ccl.horovod_style as hvd; hvd.init(); "
     "print(hvd.size(), hvd.local_size(), hvd.allreduce(torch.ones(2)).tolist()); hvd.shutdown(); hvd.shutdown()"
@@ -19,9 +19,10 @@ ALONE = (
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_call_and_the_trainings_are_as_they_should_be(torchrun: str, size: int) -> None:
-    for rank in run_job(torchrun, size, "horovod_style"):
-        assert len(rank.ended_well()["held"]) == CHECKS
+@pytest.mark.parametrize(("module", "checks"), [("horovod_style", CALLS), ("horovod_optimizer", TRAININGS)])
+def test_every_call_and_the_trainings_are_as_they_should_be(torchrun: str, module: str, checks: int, size: int) -> None:
+    for rank in run_job(torchrun, size, module):
+        assert len(rank.ended_well()["held"]) == checks
 
 
 def alone(torchrun: str, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
