@@ -42,10 +42,8 @@ class Reducer:
         self._before, self._after = factors
         self._sparse_as_dense = sparse_as_dense
         self._under_way: list[tuple[int, Tensor, Any, Handle]] = []
-        self._hooks = [
+        for number, (_, parameter) in enumerate(named):
             parameter.register_post_accumulate_grad_hook(self._hook(number))
-            for number, (_, parameter) in enumerate(named)
-        ]
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         def ready(_: Tensor) -> None:
@@ -94,12 +92,6 @@ class Reducer:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.copy_(values.view(parameter.shape))
-
-    def remove(self) -> None:
-        """Leave the parameters alone."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
 
 
 class Distributed:
