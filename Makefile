@@ -16,19 +16,21 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 APT_LINE := apt-get install git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-torch test-compose check format sim bench faults soak docs clean
+.PHONY: help setup demo test test-torch test-frameworks test-compose check format sim bench faults soak training docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo            set up, then watch all-reduces survive the loss of a NIC"
 	@echo "make test            set up, then run all tests (ARGS=... goes to pytest)"
 	@echo "make test-torch      the tests that need torch, with TORCH=2.13.0 in an environment of its own"
+	@echo "make test-frameworks trainings with accelerate, DeepSpeed, Lightning, Horovod's names (docs/frameworks.md)"
 	@echo "make test-compose    all-reduces in 4 containers, NICs cut in five ways (root and Docker; docs/docker.md)"
 	@echo "make check           lint, formatting, types, architecture"
 	@echo "make sim SEEDS=300   that many simulated worlds with faults"
 	@echo "make bench           beside gloo, Open MPI and MPTCP, half an hour: docs/performance-figures.md (ARGS=--quick: sooner)"
 	@echo "make faults          every kind of fault on emulated hosts, about an hour: docs/faults.md (ARGS=\"--cuts 3\": sooner)"
 	@echo "make soak            a fault every second for ten minutes, and an hour of virtual time: docs/soak.md"
+	@echo "make training        a GPT through the loss of a NIC, beside gloo, half an hour: docs/training.md"
 	@echo "make docs            write docs/settings.md anew, and build the documentation into site/"
 	@echo "make setup | format | clean"
 
@@ -73,6 +75,10 @@ test: $(DEV)
 test-torch: $(DEV)
 	$(BIN)/python -m pytest -m torchrun --torchrun="$$(TORCH=torch==$(TORCH) scripts/ci/torch_venv.sh)" $(ARGS)
 
+# -rs: one that cannot be had is skipped, and why is the point.
+test-frameworks: $(DEV)
+	$(BIN)/python -m pytest -rs -m frameworks --frameworks="$$(scripts/ci/frameworks_venv.sh)" $(ARGS)
+
 test-compose: $(RUNTIME)
 	$(BIN)/python -m tests.compose.run
 
@@ -104,11 +110,15 @@ faults: $(RUNTIME)
 soak: $(RUNTIME)
 	$(BIN)/r2ccl soak --write docs/soak.md --plot docs/images/soak.svg $(ARGS)
 
+training: $(DEV)
+	$(BIN)/python examples/train_gpt_through_a_cut.py --python "$$(dirname "$$(scripts/ci/torch_venv.sh)")/python" \
+		--pairs 5 --write docs/training.md --plot docs/images/training.svg $(ARGS)
+
 docs: $(DOCS)
 	$(BIN)/python scripts/settings_reference.py >docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site .venv-torch .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .venv-torch .venv-frameworks .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find r2ccl tests examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,9 @@ averaged over all ranks, and how long a step took; with ``--json`` one line for 
 """
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
 import sys
 import time
@@ -90,12 +92,16 @@ def train(options: argparse.Namespace) -> None:
     gpt = Gpt(len(alphabet), options)
     trained = DistributedDataParallel(gpt)
     optimizer = torch.optim.AdamW(trained.parameters(), lr=options.rate)
+    options.parameters = sum(parameter.numel() for parameter in gpt.parameters())
     if rank == 0 and not options.json:
-        count = sum(parameter.numel() for parameter in gpt.parameters())
-        print(f"{size} ranks, {options.backend}, {count:,} parameters, {len(letters):,} characters of text", flush=True)
+        print(
+            f"{size} ranks, {options.backend}, {options.parameters:,} parameters, {len(letters):,} characters of text",
+            flush=True,
+        )
     seconds = []
     drawn = pieces(text, options, rank)
     for step in range(1, options.steps + 1):
+        waited = waits() if options.slow else {}
         began = time.perf_counter()
         given, wanted = next(drawn)
         loss = functional.cross_entropy(trained(given).flatten(0, 1), wanted.flatten())
@@ -106,18 +112,49 @@ def train(options: argparse.Namespace) -> None:
         dist.all_reduce(mean)
         mean /= size
         seconds.append(time.perf_counter() - began)
+        if options.slow and seconds[-1] > options.slow:
+            complain(step, seconds[-1], waited, options)
         if rank == 0:
-            tell(step, float(mean), seconds, options)
+            tell(step, float(mean), began, seconds, options)
 
 
-def tell(step: int, loss: float, seconds: list[float], options: argparse.Namespace) -> None:
+def tell(step: int, loss: float, began: float, seconds: list[float], options: argparse.Namespace) -> None:
     """What rank 0 says of a step."""
     if options.json:
-        about = {"step": step, "loss": loss, "bits": loss.hex(), "seconds": seconds[-1], **network(options)}
+        about = {"step": step, "loss": loss, "bits": loss.hex(), "began": began, "seconds": seconds[-1]}
+        about |= network(options)
+        if step == 1:
+            about |= {"torch": torch.__version__, "parameters": options.parameters}
         print(json.dumps(about), flush=True)
     elif step % options.every == 0 or step == 1:
         latest = statistics.median(seconds[-options.every :])
         print(f"step {step:5d}  loss {loss:.4f}  {latest * 1000:6.1f} ms a step", flush=True)
+
+
+def waits() -> dict[str, float]:
+    """Of each thread of this process, how many seconds it has been ready to run and had no core (on Linux)."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            found[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
+def complain(step: int, seconds: float, waited: dict[str, float], options: argparse.Namespace) -> None:
+    """A step that took suspiciously long, to standard error: for how long this process had no core meanwhile, and what
+    r2ccl knows. Any rank does this."""
+    without_core = max(now - waited.get(thread, now) for thread, now in waits().items())
+    about: dict[str, Any] = {
+        "slow step": step,
+        "rank": dist.get_rank(),
+        "seconds": seconds,
+        "without core": without_core,
+    }
+    about["load"] = os.getloadavg()
+    if options.backend == "r2ccl":
+        communicator = r2ccl.torch_backend.communicator()
+        about |= {"stats": communicator.stats(), "events": [str(event) for event in communicator.events.since(0)[-40:]]}
+    print(json.dumps(about, default=str), file=sys.stderr, flush=True)
 
 
 def network(options: argparse.Namespace) -> dict[str, Any]:
@@ -144,6 +181,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8, help="pieces a step on each rank")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slow", type=float, default=0.0, help="tell of steps of more seconds, and why; 0: of none")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a collective may take")
     return parser.parse_args()
 

@@ -59,6 +59,10 @@ class Communicator:
         return self.futures.node
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.futures.nodes
+
+    @property
     def epoch(self) -> int:
         return self.futures.epoch
 

@@ -76,12 +76,16 @@ class Handle:
         return self._runtime.shared.members[self.members[self.rank]].node
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Name of the node of each rank."""
+        return tuple(self._runtime.shared.members[member].node for member in self.members)
+
+    @property
     def local_rank(self) -> int:
         """Index among the ranks of this communicator on this node; of the job's, what the launcher says, if it does."""
         if self._local_rank is not None:
             return self._local_rank
-        book = self._runtime.shared.members
-        return sum(book[member].node == self.node for member in self.members[: self.rank])
+        return self.nodes[: self.rank].count(self.node)
 
     @property
     def counters(self) -> Counters:
@@ -102,9 +106,8 @@ class Handle:
 
     def _submit(self, asked: Asked, timeout: float | None, on_end: Callable[[Work], None] | None = None) -> Work:
         shared = self._runtime.shared
-        if timeout is None:
-            limit_s = shared.settings.timeout_s
-        else:
+        limit_s = shared.settings.timeout_s
+        if timeout is not None:
             limit_s = self._limit_s(asked.name or asked.call.kind.value, timeout)
         planned = self._epochs.newest.plan(asked.call)
         work = Work(planned.call, asked.result, shared.thread, on_end)
@@ -121,15 +124,13 @@ class Handle:
         work = Work(planned.call, asked.result, self._runtime.shared.thread, on_end)
         _or_end(work, self._coordinator.submit, planned, asked.arrays, work, limit_s)
 
-    def _cross(
-        self, work: Work, function: Callable[..., object], *arguments: Any, even_if_failed: bool = False
-    ) -> None:
-        """Call ``function`` on the loop's thread, in the order of calls. Raises what already stands against it."""
+    def _cross(self, work: Work, called: Callable[..., object], *arguments: Any, even_if_failed: bool = False) -> None:
+        """Call ``called`` on the loop's thread, in the order of calls. Raises what already stands against it."""
         if self._thread is not None:
             with self._thread.lock:
                 if not even_if_failed:
                     self._coordinator.refuse(self._thread.calls_on_their_way)
-                self._thread.call(_or_end, work, function, *arguments)
+                self._thread.call(_or_end, work, called, *arguments)
         elif threading.get_ident() != self._runtime.shared.thread:
             raise UsageError(
                 f'{work.call}: called from another thread than that of its loop; connect(progress="thread") allows that'
@@ -137,7 +138,7 @@ class Handle:
         else:
             if not even_if_failed:
                 self._coordinator.refuse()
-            function(*arguments)
+            called(*arguments)
 
     # Checks.
 
@@ -170,7 +171,9 @@ class Handle:
             raise UsageError(f"{name}: tag={tag!r} must be from 0 to {TAG_MAX}")
         self._refuse_if_closed()
 
-    def _limit_s(self, name: str, timeout: float) -> float:
+    def _limit_s(self, name: str, timeout: float | None) -> float:
+        if timeout is None:
+            return self._runtime.shared.settings.timeout_s
         if not _is_positive(timeout):
             raise UsageError(f"{name}: timeout={timeout!r} must be a positive number of seconds, or None")
         return float(timeout)  # numpy's numbers do not go on the wire
@@ -247,9 +250,7 @@ class Handle:
     def close_and_wait(self, timeout: float | None = None) -> None:
         """As :meth:`close`, for threads without a loop; only with ``progress="thread"``."""
         if self._thread is None:
-            raise UsageError(
-                "close_and_wait: the communicator runs on a loop, whose thread must not wait: await close()"
-            )
+            raise UsageError("close_and_wait: the communicator is a loop's, whose thread must not wait: await close()")
         if self._in_child or self._runtime.is_closed:
             return
         with contextlib.suppress(CancelledError):  # another thread has ended it meanwhile
@@ -265,9 +266,8 @@ class Handle:
         for coordinator in self._own_coordinators():
             await coordinator.idle(max(0.0, deadline_s - clock.now()))
         channels = self._runtime.communicators.channel_numbers() if self._ends_job else self._channels.numbers()
-        await messages_arrived(
-            self._runtime.courier, self._runtime.shared.loop, channels, max(0.0, deadline_s - clock.now())
-        )
+        courier, loop = self._runtime.courier, self._runtime.shared.loop
+        await messages_arrived(courier, loop, channels, max(0.0, deadline_s - clock.now()))
         if self._is_closed:
             return  # by another call meanwhile
         if not self._ends_job:

@@ -67,6 +67,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     # entry rooms: in nobody's list
     "telemetry": (*PRODUCTION, ""),
     "torch_backend": (*PRODUCTION, ""),
+    # the public door of a part of torch_backend: names, and nothing else
+    "horovod_style": ("torch_backend.horovod",),
     "cli": (*PRODUCTION, "", "lab", "sim", "telemetry"),
 }  # fmt: skip
 

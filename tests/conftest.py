@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests that need torchrun run with this one; scripts/ci/torch_venv.sh makes it",
     )
     parser.addoption(
+        "--frameworks",
+        metavar="PATH",
+        help="tests of frameworks run with this Python; scripts/ci/frameworks_venv.sh makes it",
+    )
+    parser.addoption(
         "--rewrite-stories", action="store_true", help="write anew what the stories of tests/stories lead to"
     )
 
@@ -79,6 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing = [item for item in items if item.get_closest_marker("torchrun")]
     if needing and not config.getoption("--torchrun"):
         leave_out(config, items, needing, "that need torchrun were left out: --torchrun=PATH names none")
+    needing = [item for item in items if item.get_closest_marker("frameworks")]
+    if needing and not config.getoption("--frameworks"):
+        leave_out(config, items, needing, "that need frameworks were left out: --frameworks=PATH names no Python")
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item], why: str) -> None:

@@ -22,7 +22,7 @@ LONGER_BECAUSE: Final[dict[str, str]] = {"r2ccl/config.py": "one table of all se
 #: Modules that no rank may load: they are slow to import, or belong to other rooms.
 FORBIDDEN_IN_A_RANK: Final = (
     "pyroute2", "typer", "rich", "torch", "pydantic", "matplotlib", "pytest", "click", "hypothesis", "ml_dtypes",
-    "r2ccl.sim", "r2ccl.lab", "r2ccl.cli", "r2ccl.torch_backend",
+    "r2ccl.sim", "r2ccl.lab", "r2ccl.cli", "r2ccl.torch_backend", "r2ccl.horovod_style",
 )  # fmt: skip
 
 Rule = Callable[[Module], Iterator[str]]
@@ -93,7 +93,10 @@ def test_the_room_table_names_only_rooms() -> None:
     for room, allowed in rules.ROOMS.items():
         for name in allowed:
             assert rules.room_of(name) is not None, f"{room} may import {name}, which is in no room"
-            assert name not in ("cli", "torch_backend"), f"{room}: nobody imports the entry room {name}"
+            assert name not in ("cli", "torch_backend", "horovod_style"), (
+                f"{room}: nobody imports the entry room {name}"
+            )
+            assert room == "horovod_style" or not name.startswith("torch_backend."), f"{room} is no door of it"
     importers_of_sim = {room for room, allowed in rules.ROOMS.items() if "sim" in allowed}
     assert importers_of_sim == {"cli"}, "production never imports sim"
 
@@ -114,6 +117,8 @@ VIOLATIONS: Final[tuple[tuple[Rule, str, str, str], ...]] = (
     (rules.arrows_go_down, "telemetry.counters", "from r2ccl.config import Settings", "telemetry.counters may not"),
     (rules.arrows_go_down, "lab.hosts", "from r2ccl.cli.main import app", "lab may not"),
     (rules.arrows_go_down, "protocol.health", "from .wire import Kind", "relative import"),
+    (rules.arrows_go_down, "communicator", "from r2ccl import horovod_style", "communicator may not"),
+    (rules.arrows_go_down, "horovod_style", "from r2ccl.torch_backend.group import Group", "horovod_style may not"),
     (rules.arrows_go_down, "helpers", "", "is in no room"),
     (rules.pure_rooms_stay_pure, "protocol.health", "import time", "take `now`"),
     (rules.pure_rooms_stay_pure, "planner.cost", "from random import Random", "an `rng`"),

@@ -47,6 +47,17 @@ async def _reduce(group: Communicator, x: Array) -> None:
 # split and new_group.
 
 
+def test_a_group_knows_the_node_of_each_of_its_members() -> None:
+    async def story(world: World) -> None:
+        assert all(c.nodes == ("node0", "node1", "node2") for c in world.communicators)
+        groups = await split(world, [None, 0, 0], [0, 2, 1])
+        assert [group and (group.nodes, group.node) for group in groups] == [
+            None, (("node2", "node1"), "node1"), (("node2", "node1"), "node2")
+        ]  # fmt: skip
+
+    simulate(story, ranks=3)
+
+
 def test_a_split_orders_by_key_and_then_by_rank_and_leaves_out_who_wants_none() -> None:
     async def story(world: World) -> None:
         groups = await split(world, [0, 7, 0, None, 7, 0], [2, 0, 1, 9, 0, 1])

@@ -53,6 +53,7 @@ def run_job(
     module: str,
     arguments: Sequence[str] = (),
     of_rank: Mapping[int, Mapping[str, str]] | None = None,
+    package: str = "tests.torch_backend",
     **variables: str,
 ) -> list[Rank]:
     """``size`` processes of a module of the tests."""
@@ -66,7 +67,7 @@ def run_job(
             mine = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             processes.append(
                 subprocess.Popen(
-                    [python, "-m", f"tests.torch_backend.{module}", *arguments],
+                    [python, "-m", f"{package}.{module}", *arguments],
                     env={**environment(**variables), **mine, **(of_rank or {}).get(rank, {})},
                     cwd=ROOT,
                     stdout=subprocess.PIPE,
