@@ -179,9 +179,11 @@ class Operation:
         planned = self.planned
         target = self.arrays[planned.receive_arrays[0]]
         start, stop = planned.receive_spans[0][0]
+        if start == stop:
+            return  # what is empty may be read-only
         if not planned.waits.program.receives[0].reduce:
             target.bytes[start:stop] = payload
-        elif stop > start:
+        else:
             assert planned.reduce is not None
             item, operand = target.item_bytes, planned.operands[0]
             first, last = start // item, stop // item

@@ -87,23 +87,26 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run ``main`` on a fresh :class:`SimLoop`.
 
     An exception in a callback is raised here, in place of the loop's habit of logging it: a world with a broken actor
-    must not pass for a healthy one. It also takes precedence over the :class:`Deadlock` that it usually leads to.
+    must not pass for a healthy one. It ends the run, and takes precedence over the :class:`Deadlock` that it may lead to.
     """
     failures: list[BaseException] = []
 
-    def remember(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def remember(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         failures.append(context.get("exception") or RuntimeError(context["message"]))
+        loop.stop()  # what waits for what was broken would wait for ever, and the world's timers tick on
 
     with asyncio.Runner(loop_factory=SimLoop) as runner:
         loop = runner.get_loop()
         loop.set_exception_handler(remember)
         try:
             result = runner.run(main)
-        except Deadlock as deadlock:
+        except RuntimeError as ended:
             if failures:
-                raise failures[0] from deadlock
+                raise failures[0] from ended
+            if not isinstance(ended, Deadlock):
+                raise
             waiting = sorted(task.get_name() for task in asyncio.all_tasks(loop))
-            raise Deadlock(f"at {loop.time():.6f} s: {deadlock}; waiting: {', '.join(waiting)}") from deadlock
+            raise Deadlock(f"at {loop.time():.6f} s: {ended}; waiting: {', '.join(waiting)}") from ended
     if failures:
         raise failures[0]
     return result

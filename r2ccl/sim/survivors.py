@@ -6,7 +6,7 @@ call again; and if one of these fails, because a member died or gave up meanwhil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import numpy as np
@@ -151,12 +151,13 @@ class Survivors:
         base = np.arange(elements, dtype=np.int64) * (turn + 1)
         x, right = base + 10_000 * rank, len(handle.members) * base + 10_000 * sum(handle.members)
         received, sent = np.zeros(7, np.int64), np.full(7, rank)
-        works = [handle.all_reduce(x), handle.barrier()]
+        calls: list[Callable[[], Awaitable[object]]] = [lambda: handle.all_reduce(x), handle.barrier]
         if handle.size > 1:
-            works += [handle.send(sent, (handle.rank + 1) % handle.size, TAG), handle.recv(received, ANY, TAG)]
-        for error in await asyncio.gather(*works, return_exceptions=True):
-            if isinstance(error, BaseException):
-                raise error
+            calls.append(lambda: handle.send(sent, (handle.rank + 1) % handle.size, TAG))
+            calls.append(lambda: handle.recv(received, ANY, TAG))
+        for ended in await asyncio.gather(*map(_called, calls), return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
         self.calls += 1
         if handle.size > 1 and not (received == handle.members[handle.rank - 1]).all():
             self._complaints.add(f"rank {rank} received {received} in {handle.members}")
@@ -176,3 +177,8 @@ class Survivors:
             )  # fmt: skip
             for text in complaints(shrunken):
                 self._complaints.add(text)
+
+
+async def _called(call: Callable[[], Awaitable[object]]) -> None:
+    """A call that is refused at once fails here, too, while others are under way."""
+    await call()
