@@ -87,7 +87,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run ``main`` on a fresh :class:`SimLoop`.
 
     An exception in a callback is raised here, in place of the loop's habit of logging it: a world with a broken actor
-    must not pass for a healthy one. It ends the run, and takes precedence over the :class:`Deadlock` that it may lead to.
+    must not pass for a healthy one. It ends the run, and goes before any :class:`Deadlock`.
     """
     failures: list[BaseException] = []
 
