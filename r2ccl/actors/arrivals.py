@@ -15,7 +15,7 @@ from r2ccl.actors.inbox import AHEAD_MAX, CHUNKS_MAX, Inbox, Landing
 from r2ccl.actors.operation import Scratch
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.ledger import Ledger, frames_of
-from r2ccl.protocol.wire import CHUNK_BYTES_MAX, Ack, BadFrame, Header, Kind, OpenTransfer
+from r2ccl.protocol.wire import CHUNK_BYTES_MAX, Ack, BadFrame, Flag, Header, Kind, OpenTransfer
 from r2ccl.transport.interface import Connection
 
 #: Kept for communicators that this rank has not made, for each rank of the job: far beyond any credit. What one chunk
@@ -247,8 +247,9 @@ class ArrivalsDesk:
         if header.communicator in self._retired:
             return True
         ledger = self._to_come.setdefault(header.communicator, _ToCome()).ledger if inbox is None else inbox.ledger
-        ledger.spoiled(header.operation, header.step, header.source, header.chunk)
-        name = [header.communicator, header.operation, header.step, header.chunk]
+        copy = header.flags >> Flag.COPY_SHIFT
+        ledger.spoiled(header.operation, header.step, header.source, header.chunk, copy)
+        name = [header.communicator, header.operation, header.step, header.chunk, copy]
         self._courier.tell(header.source, Kind.REPEAT, name)
         return True
 

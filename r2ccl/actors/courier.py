@@ -112,12 +112,11 @@ class Courier:
 
     def _transmit(self, lane: Lane, parcel: Parcel, flags: int) -> None:
         link: Link = lane.link
-        payload = parcel.payload
-        size = len(payload)
-        digest = 0
-        counters = link.counters
+        payload, counters = parcel.payload, link.counters
+        size, digest = len(payload), 0
         counters.sent_bytes += size
         counters.sent_chunks += 1
+        flags |= (parcel.times_sent & Flag.COPY_MASK) << Flag.COPY_SHIFT
         if parcel.times_sent > 1:
             flags |= Flag.RESENT
             counters.resent_bytes += size
@@ -137,9 +136,8 @@ class Courier:
             link.bulk.write(header, payload, landing, parcel.chunk * parcel.chunk_bytes)
         else:
             # What a relay holds may come late, as a write may, and would be overtaken by one elsewhere.
-            parcel.was_written = (
-                link.id.is_relayed and self._shared.one_sided and size > self._shared.settings.eager_bytes
-            )
+            relayed_write = link.id.is_relayed and self._shared.one_sided
+            parcel.was_written = relayed_write and size > self._shared.settings.eager_bytes
             link.bulk.send(header, payload)
 
     def take_back(self, lane: Lane, link: Link | None) -> None:
@@ -291,11 +289,12 @@ class Courier:
             for link in links:
                 link.is_slow = link.id in slow
 
-    def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int) -> None:
-        """The peer got this chunk spoiled and asks for it again."""
+    def resend(self, peer: int, communicator: int, operation: int, step: int, chunk: int, copy: int) -> None:
+        """The peer got this copy of a chunk spoiled and asks for it again; perhaps not for the first time."""
         parcel = self.outboxes[peer].find(communicator, operation, step, chunk)
-        if parcel is not None and parcel.lane is not None and parcel.lane.link.is_up:
-            lane = parcel.lane
+        if parcel is None or (parcel.was_written and copy != parcel.times_sent & Flag.COPY_MASK):
+            return  # in the second case another is on its way: a third would be written over it, after it was used
+        if (lane := parcel.lane) is not None and lane.link.is_up:
             lane.drop(parcel)
             if lane.link.id.is_relayed:
                 lane.narrow()  # the relay had no room

@@ -87,8 +87,8 @@ class Hearing:
         match kind, fields:
             case Kind.ABORT_ACK, [communicator, operation]:
                 self._communicators.tell(communicator, AbortAcknowledged(peer, communicator, operation))
-            case Kind.REPEAT, [communicator, operation, step, chunk]:
-                self._courier.resend(peer, communicator, operation, step, chunk)
+            case Kind.REPEAT, [communicator, operation, step, chunk, copy]:
+                self._courier.resend(peer, communicator, operation, step, chunk, copy)
             case Kind.FENCED, [*links] if len(links) % 3 == 0:
                 for ours, theirs, incident in zip(links[::3], links[1::3], links[2::3], strict=True):
                     self._courier.fenced(peer, ours, theirs, incident)

@@ -58,7 +58,7 @@ class Ledger:
         #: Transfers that changed since they were last acknowledged, by source.
         self._unacknowledged: dict[int, set[IncomingName]] = {}
         #: (operation, step, source, chunk) that came with a wrong checksum and has not come right since.
-        self._spoiled: set[tuple[int, int, int, int]] = set()
+        self._spoiled: dict[tuple[int, int, int, int], int] = {}
         self.duplicates = 0
 
     def offer(self, operation: int, step: int, source: int, chunk: int, writer: Any) -> Offer:
@@ -95,7 +95,7 @@ class Ledger:
             return False, None
         incoming.arrived |= bit
         if self._spoiled:
-            self._spoiled.discard((operation, step, source, chunk))
+            self._spoiled.pop((operation, step, source, chunk), None)
         self._touch(name)
         return True, incoming.writers.pop(chunk, None)
 
@@ -112,13 +112,13 @@ class Ledger:
         if incoming is not None and incoming.writers.get(chunk) == writer:
             del incoming.writers[chunk]
 
-    def spoiled(self, operation: int, step: int, source: int, chunk: int) -> None:
+    def spoiled(self, operation: int, step: int, source: int, chunk: int, copy: int) -> None:
         """The chunk came with a wrong checksum and is not here: it is to be asked for until it comes right."""
-        self._spoiled.add((operation, step, source, chunk))
+        self._spoiled[operation, step, source, chunk] = copy
 
-    def missing(self, source: int) -> list[tuple[int, int, int]]:
-        """(operation, step, chunk) to ask ``source`` for again: a first request may have been lost with its path."""
-        return sorted((name[0], name[1], name[3]) for name in self._spoiled if name[2] == source)
+    def missing(self, source: int) -> list[tuple[int, int, int, int]]:
+        """(operation, step, chunk, copy that came) to ask ``source`` for again: a request may be lost with a path."""
+        return sorted((name[0], name[1], name[3], copy) for name, copy in self._spoiled.items() if name[2] == source)
 
     def finish(self, operation: int) -> bool:
         """Every chunk of the operation is here. Returns whether ``completed`` grew."""

@@ -89,6 +89,9 @@ class Flag:
     ACK_WANTED: Final = 2
     #: Not the first time that this chunk goes out. For counters only; the name decides what is a duplicate.
     RESENT: Final = 4
+    #: From here up: which copy of its chunk this is, in four bits.
+    COPY_SHIFT: Final = 4
+    COPY_MASK: Final = 15
 
 
 class BadFrame(ValueError):

@@ -142,15 +142,16 @@ def test_what_has_arrived_is_known_by_name_also_when_its_operation_is_over() -> 
 
 def test_a_spoiled_chunk_is_missing_until_it_comes_right() -> None:
     ledger = Ledger()
-    ledger.spoiled(3, 1, SENDER, 9)
-    ledger.spoiled(3, 0, SENDER, 2)
-    ledger.spoiled(3, 0, SENDER + 1, 2)
-    assert ledger.missing(SENDER) == [(3, 0, 2), (3, 1, 9)]
+    ledger.spoiled(3, 1, SENDER, 9, 1)
+    ledger.spoiled(3, 0, SENDER, 2, 1)
+    ledger.spoiled(3, 0, SENDER, 2, 2)
+    ledger.spoiled(3, 0, SENDER + 1, 2, 7)
+    assert ledger.missing(SENDER) == [(3, 0, 2, 2), (3, 1, 9, 1)]
     ledger.accept(3, 0, SENDER, 2)
-    assert ledger.missing(SENDER) == [(3, 1, 9)]
+    assert ledger.missing(SENDER) == [(3, 1, 9, 1)]
     ledger.accept(3, 1, SENDER, 9)
     assert ledger.missing(SENDER) == []
-    assert ledger.missing(SENDER + 1) == [(3, 0, 2)]
+    assert ledger.missing(SENDER + 1) == [(3, 0, 2, 7)]
 
 
 @given(st.sets(st.integers(0, 300)))
@@ -319,7 +320,7 @@ def test_what_is_not_so_simple_changes_nothing() -> None:
     on_its_way.offer(0, 5, SENDER, 0, "another path")
     assert not on_its_way.finish_with(0, 5, SENDER)
     spoiled = Ledger()
-    spoiled.spoiled(0, 5, SENDER, 0)
+    spoiled.spoiled(0, 5, SENDER, 0, 1)
     assert not spoiled.finish_with(0, 5, SENDER)
-    assert spoiled.missing(SENDER) == [(0, 5, 0)]
+    assert spoiled.missing(SENDER) == [(0, 5, 0, 1)]
     assert [one.completed for one in (ahead, behind, with_later, on_its_way, spoiled)] == [0, 1, 0, 0, 0]

@@ -159,6 +159,12 @@ def test_who_is_heard_and_hears_nothing_gives_up_too() -> None:
     assert judge(2280).is_green
 
 
+def test_what_came_spoiled_is_written_again_once_though_it_is_asked_for_twice() -> None:
+    # A path to the sender changed, so the request was said again while the other copy was on its way. Memory that is
+    # written one-sided has no second copy to choose from: the third was written over what had been used, and spoiled.
+    assert judge(4253).is_green
+
+
 # What is broken on purpose is found.
 
 
