@@ -71,7 +71,7 @@ class Work:
 
     def look_with(self, look: Look | None) -> None:
         """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon. Also if it
-        has ended: who goes on with what it holds may compute, and what it said must not wait for that."""
+        has ended, and after the sleep: who goes on with what it holds may compute, and what was said must not wait."""
         self._look = look
 
     def done(self) -> bool:
@@ -85,8 +85,9 @@ class Work:
 
     def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
-        if self._look is not None and threading.get_ident() == self._thread:
-            self._look(self.done)
+        look = self._look if threading.get_ident() == self._thread else None
+        if look is not None:
+            look(self.done)
         if not self._done:
             waiter = asyncio.get_running_loop().create_future()
             entry = (waiter, threading.get_ident())
@@ -101,6 +102,9 @@ class Work:
                         with contextlib.suppress(ValueError):
                             self._waiters.remove(entry)
                         self._awaited = bool(self._waiters)
+                if look is not None:
+                    # What was said since it ended waits for a turn's end that comes after ours.
+                    look(self.done)
         return self._outcome()
 
     def wait(self, timeout: float | None = None) -> Any:
