@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from r2ccl.actors.arrivals import ArrivalsDesk
-from r2ccl.actors.causes import error_of, naming_all_lost
+from r2ccl.actors.causes import error_of, fitting, naming_all_lost
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.deadlines import Deadlines
 from r2ccl.actors.differences import Differences
@@ -318,7 +318,7 @@ class Failing:
             heard(error, abort)
 
     def _naming_all_lost(self, abort: Abort) -> Abort:
-        return naming_all_lost(abort, self._coordinator.peers, self._shared.lost)
+        return fitting(naming_all_lost(abort, self._coordinator.peers, self._shared.lost))
 
     def _take_back(self, operation: int) -> None:
         """Operations from this one on are over: no path reads or writes their memory any more (decision 7)."""
