@@ -142,7 +142,11 @@ class Work:
                 callback = self._callbacks.pop(0)
             except IndexError:
                 return  # the other thread took the last one
-            callback()
+            try:
+                callback()
+            except BaseException:
+                self._call_back()
+                raise
 
     def _outcome(self) -> Any:
         if self._error is not None:
@@ -175,13 +179,14 @@ class Work:
         self._done = True
         for sleeper in tuple(self._sleepers):
             sleeper.release()
-        self._call_back()
         waiters, self._waiters = self._waiters, []
         for waiter, thread in tuple(waiters):
             if thread == self._thread:
                 _wake(waiter)
             else:
                 _wake_elsewhere(waiter)
+        # Last: what a callback raises must leave nobody waiting.
+        self._call_back()
 
     def __del__(self) -> None:
         # A fork has a copy of every Work that was under way, and whoever awaits it is the parent.
