@@ -12,6 +12,7 @@ behind it, so that messages meet receives in the order of the calls.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -237,7 +238,8 @@ class Channels:
 
     def _end_pending(self, error: R2cclError) -> None:
         pending, self._pending = self._pending, {}
-        for calls in pending.values():
-            for call in calls:
+        # A callback of one may raise, and the others end all the same.
+        with contextlib.ExitStack() as rest:
+            for call in reversed([call for calls in pending.values() for call in calls]):
                 call.settle()
-                call.work.finish(error)
+                rest.callback(call.work.finish, error)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from r2ccl.actors.causes import CUT, TEXT_CHARACTERS_MAX, Loss, error_of, fitting, naming_all_lost
-from r2ccl.errors import CommunicatorAborted, PeerLost
+from r2ccl.errors import CollectiveMismatch, CommunicatorAborted, PeerLost
 from r2ccl.protocol.wire import CONTROL_BYTES_MAX, Abort, Kind, pack_control
 from r2ccl.sim.world import World
 from tests.simulated import simulate
@@ -41,3 +41,20 @@ def test_a_reason_of_any_length_reaches_the_others(why: str) -> None:
             assert str(failure).endswith(why if len(why) < TEXT_CHARACTERS_MAX else CUT)
 
     simulate(story, timeout_s=2.0)
+
+
+def test_what_a_callback_raises_keeps_nobody_from_hearing_of_a_failure() -> None:
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        raised: list[BaseException] = []
+        world.loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+        theirs = [second.all_reduce(np.ones(3)) for _ in range(3)]
+        receives = [first.recv(np.ones(3)) for _ in range(2)]
+        works = [first.all_reduce(np.ones(5)) for _ in range(3)]
+        for work in (works[0], receives[0]):
+            work.when_done(lambda: [][0])
+        for failure in await asyncio.gather(*works, *theirs, *receives, return_exceptions=True):
+            assert isinstance(failure, CollectiveMismatch)
+        assert [type(error) for error in raised] == [IndexError] * 2
+
+    simulate(story, timeout_s=20.0)
