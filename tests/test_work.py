@@ -241,3 +241,21 @@ def test_also_who_awaits_one_that_has_ended_looks_for_it_may_compute_next() -> N
     with pytest.raises(StopIteration):
         work.__await__().send(None)
     assert looked == [True]
+
+
+def test_a_callback_that_raises_keeps_nobody_waiting_and_no_other_from_being_called() -> None:
+    async def main() -> None:
+        work = Work("barrier()", 7, threading.get_ident())
+        told: list[int] = []
+        work.when_done(lambda: told.append(1 // 0))
+        work.when_done(lambda: told.append(2))
+        work.when_done(lambda: told.append(3 // 0))
+        work.when_done(lambda: told.append(4))
+        waiting = asyncio.ensure_future(asyncio.wait_for(work, 5))
+        await asyncio.sleep(0)
+        with pytest.raises(ZeroDivisionError):
+            work.finish(None)
+        assert told == [2, 4]
+        assert await waiting == 7
+
+    asyncio.run(main())

@@ -18,6 +18,9 @@ from r2ccl.protocol.wire import Abort
 logger = logging.getLogger("r2ccl")
 
 DEAD, UNREACHABLE = "dead", "unreachable"
+#: What is said in words, of some dozens of ranks; ranks themselves are all named.
+TEXT_CHARACTERS_MAX = 4096
+CUT = " ..."
 
 
 class Loss(NamedTuple):
@@ -25,6 +28,14 @@ class Loss(NamedTuple):
 
     cause: str
     verdict: str
+
+
+def fitting(abort: Abort) -> Abort:
+    """The same, with no more words than a frame has room for: a thousand verdicts, or somebody's whole report, would
+    be told to nobody."""
+    if len(abort.text) <= TEXT_CHARACTERS_MAX:
+        return abort
+    return dataclasses.replace(abort, text=f"{abort.text[: TEXT_CHARACTERS_MAX - len(CUT)]}{CUT}")
 
 
 def naming_all_lost(abort: Abort, members: Iterable[int], lost: Mapping[int, Loss]) -> Abort:

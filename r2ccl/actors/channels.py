@@ -12,6 +12,7 @@ behind it, so that messages meet receives in the order of the calls.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ class _Receive:
     timeout_s: float
     #: When it was called: what it waited for a source counts.
     called_at_s: float
+    #: Our own absence so far when it was called: that does not count.
+    away_s: float
     timer: Timer | None = None
     #: It has a channel, or ended without one.
     is_settled: bool = False
@@ -125,9 +128,10 @@ class Channels:
         if source is not None and not pending:
             self._channel(source, self._shared.rank, tag).submit(plan_from(source), (buffer,), work, timeout_s)
             return
-        call = _Receive(source, plan_from, buffer, work, timeout_s, self._shared.clock.now())
+        now, away_s = self._shared.clock.now(), self._shared.timers.away_s()
+        call = _Receive(source, plan_from, buffer, work, timeout_s, now, away_s)
         if timeout_s:
-            call.timer = self._shared.timers.after(timeout_s, self._time_out, call)
+            call.timer = self._shared.timers.while_awake(timeout_s, self._time_out, call)
         self._pending.setdefault(tag, deque()).append(call)
         self._match(tag)
         self._left()
@@ -201,7 +205,9 @@ class Channels:
         return next((s for s in candidates if s in sources and sources[s].has_unclaimed()), None)
 
     def _submit(self, call: _Receive, source: int, tag: int) -> None:
-        waited_s = self._shared.clock.now() - call.called_at_s
+        away_s = self._shared.timers.away_s() - call.away_s
+        # What our absence left unread may come now: as long as that lasted there is time for it in any case.
+        waited_s = min(self._shared.clock.now() - call.called_at_s, max(0.0, call.timeout_s - away_s))
         try:
             self._channel(source, self._shared.rank, tag).submit(
                 call.plan_from(source), (call.buffer,), call.work, call.timeout_s, waited_s
@@ -232,7 +238,8 @@ class Channels:
 
     def _end_pending(self, error: R2cclError) -> None:
         pending, self._pending = self._pending, {}
-        for calls in pending.values():
-            for call in calls:
+        # A callback of one may raise, and the others end all the same.
+        with contextlib.ExitStack() as rest:
+            for call in reversed([call for calls in pending.values() for call in calls]):
                 call.settle()
-                call.work.finish(error)
+                rest.callback(call.work.finish, error)

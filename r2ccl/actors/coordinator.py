@@ -167,8 +167,7 @@ class Coordinator(Actor):
     # Chunks.
 
     def _send(self, operation: Operation, piece: Piece) -> None:
-        index, chunk = piece
-        planned = operation.planned
+        (index, chunk), planned = piece, operation.planned
         send = planned.waits.program.sends[index]
         copied = planned.copied[index]
         pieces = planned.send_pieces[index]
@@ -197,8 +196,7 @@ class Coordinator(Actor):
             operation.machine.settled(index)
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
-        """A chunk is there: in a scratch piece, or (None) in place: in the buffer, or where it was written
-        one-sided."""
+        """A chunk is there: in a scratch piece, or (None) in place, in the buffer or where it was written."""
         machine = operation.machine
         assert machine is not None
         if not machine.arrived(receive, chunk):
@@ -284,9 +282,11 @@ class Coordinator(Actor):
     def _end(self, operation: Operation) -> None:
         self.failing.ended(operation)
         operation.finish()
-        operation.work.finish(None)
-        self.start_waiting()
-        self.tell_if_idle()
+        try:
+            operation.work.finish(None)
+        finally:  # also when a callback raised: others wait for the room
+            self.start_waiting()
+            self.tell_if_idle()
 
     def start_waiting(self) -> None:
         """There may be room for operations that wait, or a promise that held them is over."""

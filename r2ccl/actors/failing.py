@@ -12,6 +12,7 @@ middle of one are ended (decision 7).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from r2ccl.actors.arrivals import ArrivalsDesk
-from r2ccl.actors.causes import error_of, naming_all_lost
+from r2ccl.actors.causes import error_of, fitting, naming_all_lost
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.deadlines import Deadlines
 from r2ccl.actors.differences import Differences
@@ -309,16 +310,10 @@ class Failing:
         # Who is lost to another may not be lost to us: it must hear how far we got.
         self._untold = set(coordinator.peers)
         self._told(self._gone.union(self.left))
-        for operation in doomed:
-            coordinator.inbox.let_go(operation)
-            operation.work.finish(error)
-        coordinator.tell_if_idle()
-        self._tell_untold()
-        for heard in list(self.on_failed):
-            heard(error, abort)
+        self._end(doomed, error, abort)
 
     def _naming_all_lost(self, abort: Abort) -> Abort:
-        return naming_all_lost(abort, self._coordinator.peers, self._shared.lost)
+        return fitting(naming_all_lost(abort, self._coordinator.peers, self._shared.lost))
 
     def _take_back(self, operation: int) -> None:
         """Operations from this one on are over: no path reads or writes their memory any more (decision 7)."""
@@ -344,12 +339,22 @@ class Failing:
             self._take_back(min((operation.number for operation in doomed), default=coordinator.next_operation))
             # Nobody is told, so nobody will say that it knows.
             coordinator.courier.failure_is_known(coordinator.communicator, coordinator.peers)
-        for operation in doomed:
-            coordinator.inbox.let_go(operation)
-            operation.work.finish(error)
-        coordinator.tell_if_idle()
+        self._end(doomed, error, None)
+
+    def _end(self, doomed: Iterable[Operation], error: R2cclError, abort: Abort | None) -> None:
+        """These ended with it, whose callbacks may raise: the others end all the same, and everybody is told."""
+        with contextlib.ExitStack() as rest:
+            rest.callback(self._tell, error, abort)
+            for operation in reversed([*doomed]):
+                self._coordinator.inbox.let_go(operation)
+                rest.callback(operation.work.finish, error)
+
+    def _tell(self, error: R2cclError, abort: Abort | None) -> None:
+        self._coordinator.tell_if_idle()
+        if abort is not None:
+            self._tell_untold()
         for heard in list(self.on_failed):
-            heard(error, None)
+            heard(error, abort)
 
     def _tell_untold(self) -> None:
         if not self._untold or self._abort is None:

@@ -59,6 +59,7 @@ class HealthMonitor(Actor):
         self._nic_changed = nic_changed
         settings = shared.settings
         self.stall = OwnStall(settings.heartbeat_s)
+        shared.timers.away_s = lambda: self.stall.away_s(shared.clock.now())
         self.peers = {peer: PeerLiveness(peer, settings.unreachable_after_s) for peer in shared.peers}
         self._fast: asyncio.TimerHandle | None = None
         self._slow: asyncio.TimerHandle | None = None

@@ -91,7 +91,7 @@ class Partings:
         self._wake()
 
     def _part_later(self, peer: int) -> None:
-        self._shared.timers.after(self._shared.settings.unreachable_after_s, self._part_if_cut_off, peer)
+        self._shared.timers.while_awake(self._shared.settings.unreachable_after_s, self._part_if_cut_off, peer)
 
     def _part_if_cut_off(self, peer: int) -> None:
         if not self._courier.links_up(peer):

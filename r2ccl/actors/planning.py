@@ -27,6 +27,8 @@ from r2ccl.schedule.ir import Program, Receive, Send
 PLANS_MAX = 1024
 #: Told of them: a loop of training has a few kinds of calls.
 REASONS_MAX = 16
+#: What ranks must have in common besides the call is told them beside it, and so short that both fit where a call does.
+UNDER_CHARACTERS_MAX = 200
 
 
 class Call(NamedTuple):
@@ -164,7 +166,7 @@ class Plans:
             reason=reason,
             epoch=self._picture.epoch,
             asked=call,
-            under=self._agreement,
+            under=_in_short(self._agreement),
         )
 
     def _among_members(self, program: Program) -> Program:
@@ -186,6 +188,14 @@ def _measured(picture: Picture) -> str:
     if picture.tuning is None or (picture.cost is None and not picture.nodes):
         return asked
     return f"{asked}, tuning {zlib.crc32(repr(picture.tuning.as_numbers()).encode()):08x} of {picture.wire}"
+
+
+def _in_short(agreement: str) -> str:
+    """What is too long ends in a digest of all of it: what differs is still seen to."""
+    if len(agreement) <= UNDER_CHARACTERS_MAX:
+        return agreement
+    digest = f"... {zlib.crc32(agreement.encode()):08x}"
+    return agreement[: UNDER_CHARACTERS_MAX - len(digest)] + digest
 
 
 def _exchange(planned: Planned) -> Exchange | None:

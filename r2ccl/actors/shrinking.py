@@ -65,7 +65,7 @@ class ShrinkDesk:
             return
         self._done.append(done)
         if timeout_s:
-            self._shared.timers.after(timeout_s, self._time_out, timeout_s)
+            self._shared.timers.while_awake(timeout_s, self._time_out, timeout_s)
         if self._machine is not None:
             return
         self._machine = self._made(self._failures.give_up())

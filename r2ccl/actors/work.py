@@ -71,7 +71,7 @@ class Work:
 
     def look_with(self, look: Look | None) -> None:
         """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon. Also if it
-        has ended: who goes on with what it holds may compute, and what it said must not wait for that."""
+        has ended, and after the sleep: who goes on with what it holds may compute, and what was said must not wait."""
         self._look = look
 
     def done(self) -> bool:
@@ -85,8 +85,9 @@ class Work:
 
     def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
-        if self._look is not None and threading.get_ident() == self._thread:
-            self._look(self.done)
+        look = self._look if threading.get_ident() == self._thread else None
+        if look is not None:
+            look(self.done)
         if not self._done:
             waiter = asyncio.get_running_loop().create_future()
             entry = (waiter, threading.get_ident())
@@ -101,6 +102,9 @@ class Work:
                         with contextlib.suppress(ValueError):
                             self._waiters.remove(entry)
                         self._awaited = bool(self._waiters)
+                if look is not None:
+                    # What was said since it ended waits for a turn's end that comes after ours.
+                    look(self.done)
         return self._outcome()
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -138,7 +142,11 @@ class Work:
                 callback = self._callbacks.pop(0)
             except IndexError:
                 return  # the other thread took the last one
-            callback()
+            try:
+                callback()
+            except BaseException:
+                self._call_back()
+                raise
 
     def _outcome(self) -> Any:
         if self._error is not None:
@@ -171,13 +179,14 @@ class Work:
         self._done = True
         for sleeper in tuple(self._sleepers):
             sleeper.release()
-        self._call_back()
         waiters, self._waiters = self._waiters, []
         for waiter, thread in tuple(waiters):
             if thread == self._thread:
                 _wake(waiter)
             else:
                 _wake_elsewhere(waiter)
+        # Last: what a callback raises must leave nobody waiting.
+        self._call_back()
 
     def __del__(self) -> None:
         # A fork has a copy of every Work that was under way, and whoever awaits it is the parent.

@@ -47,7 +47,7 @@ class PathSample:
 
     ``silence_s`` is the time since the far end's kernel or process gave any sign (an acknowledgement or data) on this
     connection. ``limited`` marks a sample that accuses nobody: the peer's window is closed, or we have nothing to send.
-    ``probing``: our kernel asked whether a closed window is open again, and nobody has answered yet.
+    ``probing``: our kernel asked whether a closed window is open again, and nobody has answered who would have by now.
     ``rtt_s`` is how long the far end's kernel took to answer; the newest answer has ``rtt_weight`` of the say in it.
     Counters only grow, and begin anew with each connection.
     """

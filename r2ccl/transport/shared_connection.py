@@ -78,6 +78,7 @@ class SharedConnection:
         self._header: Header | None = None
         self._target: memoryview | None = None
         self._filled = 0
+        self._is_reading = False
         #: How the peer ended: told when the ring is empty.
         self._ending: tuple[Loss, str] | None = None
 
@@ -197,11 +198,13 @@ class SharedConnection:
         self._target = None
 
     def read(self) -> bool:
-        """Deliver what there is, up to a turn's share. Returns whether there was anything."""
+        """Deliver what there is, up to a turn's share. Returns whether there was anything.
+
+        What is delivered may call back: whoever comes here meanwhile would be given the same frame once more."""
         reader = self.reader
-        if reader is None or not reader.has_news():
+        if reader is None or self._is_reading or not reader.has_news():
             return False
-        began = reader.tail
+        began, self._is_reading = reader.tail, True
         try:
             while self.is_open:
                 if not (self._read_header(reader) if self._header is None else self._read_payload(reader)):
@@ -211,6 +214,8 @@ class SharedConnection:
                     break
         except BadFrame as bad:
             self._ended(Loss.BAD_FRAME, str(bad))
+        finally:
+            self._is_reading = False
         if self.is_open:
             reader.give_room()
             self._receiver.batch_ended(self)

@@ -68,7 +68,7 @@ class SharedMemoryDevice:
         self._patience = 0
         #: How often who awaits something may still find it before the loop has a turn.
         self._answers_left = ANSWERS_PER_TURN
-        self._is_awaited = False
+        self._is_awaited = self._is_looking = False
         self._turns = 0
         self._preemptions = 0
 
@@ -224,7 +224,7 @@ class SharedMemoryDevice:
         That saves a small operation its turn of the loop, which costs as much as the rest of it. What is delivered may
         call back and await in turn: only the outermost looks.
         """
-        if self._is_awaited or not self.spin.is_on or not self._answers_left:
+        if self._is_awaited or self._is_looking or not self.spin.is_on or not self._answers_left:
             return
         self._is_awaited = True
         try:
@@ -260,16 +260,19 @@ class SharedMemoryDevice:
 
     def _look(self) -> bool:
         """Read from, and write into, all rings that are in use. Returns whether there was anything."""
-        found = False
-        for connection in list(self._hot):
-            if not connection.is_open:
-                self._hot.remove(connection)
-                continue
-            try:
-                found |= connection.pump()
-            except BadFrame as bad:
-                connection.fail(bad)
-            found |= connection.read()
+        found, self._is_looking = False, True
+        try:
+            for connection in list(self._hot):
+                if not connection.is_open:
+                    self._hot.remove(connection)
+                    continue
+                try:
+                    found |= connection.pump()
+                except BadFrame as bad:
+                    connection.fail(bad)
+                found |= connection.read()
+        finally:
+            self._is_looking = False
         return found
 
     def _begin_to_look(self) -> None:

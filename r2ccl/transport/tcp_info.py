@@ -17,6 +17,11 @@ from r2ccl.transport.interface import PathSample
 _TCP_INFO = struct.Struct("=3xB12xI4xI24xII8xI28xI16xQ16xI8xI32xI32xI")
 #: The kernel moves its smoothed round trip by an eighth of the way to each answer (RFC 6298).
 _RTT_WEIGHT = 1 / 8
+#: Our kernel asks whether a closed window is open again, first after 0.2 s, then after 0.4, 0.8 and so on. The peer's
+#: answers only one such question in half a second (tcp_invalid_ratelimit), so it ignores the second, and would look
+#: dead for 0.8 s, until the third [M: a rank that was stopped for 4 s lost its link]. One question that nobody answered
+#: says something only if the last answer is longer ago than it is when the one after an ignored one gets its own.
+IGNORED_S = 1.5
 
 
 def sample(sock: socket.socket, queued_bytes: int) -> PathSample:
@@ -29,10 +34,11 @@ def sample(sock: socket.socket, queued_bytes: int) -> PathSample:
     probes, mss, unacked, data_ms, ack_ms, rtt_us, resent, acked_bytes, unsent, sent, answered, window = (
         _TCP_INFO.unpack(account.ljust(_TCP_INFO.size, b"\xff"))
     )
+    silence_s = min(data_ms, ack_ms) / 1000
     return PathSample(
         in_flight_bytes=unacked * max(1, mss),
         unsent_bytes=queued_bytes + unsent,
-        silence_s=min(data_ms, ack_ms) / 1000,
+        silence_s=silence_s,
         rtt_s=rtt_us / 1e6,
         limited=unacked == 0 or window == 0,
         resent_segments=resent,
@@ -40,7 +46,7 @@ def sample(sock: socket.socket, queued_bytes: int) -> PathSample:
         answered_segments=answered,
         acked_bytes=acked_bytes,
         rtt_weight=_RTT_WEIGHT,
-        probing=probes > 0,  # the kernel counts those since the last answer
+        probing=probes > 1 or (probes == 1 and silence_s >= IGNORED_S),  # it counts those since the last answer
     )
 
 

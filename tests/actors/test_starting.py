@@ -123,3 +123,17 @@ def test_a_large_operation_that_loses_its_peer_in_the_first_turn_fails_and_sends
         assert comm.stats()["counters"]["total"]["sent_chunks"] == counted
 
     simulate(story, chunk_bytes=64, eager_bytes=0)
+
+
+def test_what_a_callback_raises_does_not_keep_those_that_wait_for_room():
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        raised: list[Any] = []
+        world.loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+        works = [comm.all_reduce(np.ones(3)) for comm in (first, second) for _ in range(4)]
+        works[0].when_done(lambda: raised.append(1 // 0))
+        for work in works:
+            await work
+        assert [type(error) for error in raised] == [ZeroDivisionError]
+
+    simulate(story, running_max=1, timeout_s=5.0)

@@ -100,6 +100,20 @@ def test_a_stopped_rank_is_waited_for(seconds: float, tmp_path: Path) -> None:
         ranks.end_well()
 
 
+def test_a_stopped_rank_whose_window_is_closed_is_waited_for(tmp_path: Path) -> None:
+    with loopback(2, tmp_path, env={"R2CCL_SHARED_MEMORY": "off"}) as ranks:
+        ranks.connect()
+        stream = RunningStream(ranks, 16_000_000)
+        stream.go_on(2)
+        ranks[1].signal(signal.SIGSTOP)
+        time.sleep(3)
+        ranks[1].signal(signal.SIGCONT)
+        stream.go_on(2)
+        stream.stop()
+        assert ranks.failovers() == 0
+        ranks.end_well()
+
+
 def test_a_rank_that_computes_on_its_loop_is_waited_for(tmp_path: Path) -> None:
     with loopback(4, tmp_path, nics=2) as ranks:
         ranks.connect()

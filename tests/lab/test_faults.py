@@ -12,6 +12,8 @@ from pyroute2 import IPRoute
 
 from r2ccl.errors import UsageError
 from r2ccl.lab import Lab
+from r2ccl.protocol.health import Health, LinkHealth
+from r2ccl.transport.interface import PathSample
 from r2ccl.transport.tcp_info import sample
 from tests.lab import wires
 
@@ -163,12 +165,15 @@ def test_the_kernel_tells_that_nobody_answers_whether_a_closed_window_is_open(la
             except BlockingIOError:
                 time.sleep(0.01)
         answered = 0
+        judge, idle = LinkHealth(0.06, 0.5), PathSample(0, 0, 60.0, 0.0, True)
         asked_until_s = time.monotonic() + 60
         while answered < 2 and time.monotonic() < asked_until_s:
             told = sample(sender, 0)
             assert (told.in_flight_bytes, told.limited) == (0, True)
             assert told.unsent_bytes > 0
             assert not told.probing or told.silence_s > 0.1, "what was answered is not asked any more"
+            # The far kernel ignores the second question, which comes too soon after the first.
+            assert judge.judge(idle, told, time.monotonic()) is Health.GREEN
             if told.silence_s < 0.02:
                 answered += 1
                 time.sleep(0.05)

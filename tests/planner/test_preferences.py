@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from r2ccl.actors.planning import Call, Plans
+from r2ccl.actors.planning import UNDER_CHARACTERS_MAX, Call, Plans
 from r2ccl.config import KIB
 from r2ccl.errors import ConfigurationError
 from r2ccl.planner.choose import choose
@@ -62,3 +62,11 @@ def test_ranks_that_ask_for_different_algorithms_notice() -> None:
     call = Call(CollectiveKind.ALL_REDUCE, FLOAT32, "float32", 8, Op.SUM)
     marks = {Plans(0, asking(text), range(8)).plan(call).fingerprint for text in ("", "all_reduce=ring")}
     assert len(marks) == 2
+
+
+def test_what_is_told_of_long_settings_is_short_and_tells_them_apart() -> None:
+    call = Call(CollectiveKind.ALL_REDUCE, FLOAT32, "float32", 8, Op.SUM)
+    asked = ",".join(f"{known}=binomial" for known in ("broadcast", "reduce", "gather", "scatter")) + " " * 300
+    told = {Plans(0, asking(text), range(8)).plan(call).under for text in (asked, f"{asked},all_to_all=direct")}
+    assert len(told) == 2
+    assert all(len(text) <= UNDER_CHARACTERS_MAX for text in told)

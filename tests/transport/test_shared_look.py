@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from r2ccl.transport import shared_memory
+from r2ccl.transport.interface import Connection
 from r2ccl.transport.shared_memory import ANSWERS_PER_TURN
 from r2ccl.transport.shared_spin import SpinBudget
 from tests.transport.harness import World, chunk_header
@@ -90,5 +91,32 @@ def test_who_is_called_back_meanwhile_does_not_look_again() -> None:
         device_of(other).look_for(is_over)
         assert other.hears.payloads() == [WORDS]
         await world.until(lambda: other.hears.payloads() == [WORDS] * 2)
+
+    play(story)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_who_is_called_back_in_the_loops_own_turn_does_not_read_the_same_frame_again(by_hand: bool) -> None:
+    async def story(world: World) -> None:
+        _, other, here, there = await world.pair()
+        there.send(chunk_header(WORDS, 0), WORDS)
+        told = lambda: [event.header.chunk for event in other.hears.of("chunk") if event.header]  # noqa: E731
+
+        def answer(_: Connection) -> None:
+            # An eager task, for instance, that goes on with what has come and awaits the next.
+            if len(told()) == 1:
+                here.send(chunk_header(WORDS, 2), WORDS)
+                if by_hand:
+                    there.read()  # type: ignore[attr-defined]
+                else:
+                    device_of(other).look_for(lambda: len(told()) > 1)
+
+        other.hears.reactions["chunk"] = answer
+        here.send(chunk_header(WORDS, 1), WORDS)
+        await world.until(lambda: len(told()) >= 2)
+        assert told() == [1, 2]
+        here.send(chunk_header(WORDS, 3), WORDS)
+        await world.until(lambda: len(told()) >= 3)
+        assert told() == [1, 2, 3]
 
     play(story)

@@ -55,6 +55,36 @@ def test_a_conversation_makes_our_kernel_keep_answers_back_until_it_is_told_not_
     assert answers(other)
 
 
+class Account:
+    """A socket whose kernel says: so many questions whether the window is open, and so long ago the last answer."""
+
+    def __init__(self, probes: int, silence_ms: int) -> None:
+        self.probes, self.silence_ms = probes, silence_ms
+
+    def getsockopt(self, _level: int, _option: int, size: int) -> bytes:
+        said = bytearray(size)
+        said[3] = self.probes
+        for place in (52, 56):  # last_data_recv, last_ack_recv
+            said[place : place + 4] = self.silence_ms.to_bytes(4, sys.byteorder)
+        return bytes(said)
+
+
+@pytest.mark.parametrize(
+    ("probes", "silence_ms", "accuses"),
+    [
+        (0, 60_000, False),
+        (1, 401, False),  # the second question, 0.4 s after the first, is ignored by a kernel that is well
+        (1, 1190, False),  # and the third comes 0.8 s after it
+        (2, 1210, True),
+        (1, 1600, True),  # later questions are answered one by one
+        (1, 30_000, True),
+    ],
+)
+def test_a_question_that_the_far_kernel_may_ignore_accuses_nobody(probes: int, silence_ms: int, accuses: bool) -> None:
+    told = sample(cast(socket.socket, Account(probes, silence_ms)), 0)
+    assert (told.silence_s, told.probing) == (silence_ms / 1000, accuses)
+
+
 class Nobody:
     """A receiver that is told nothing of interest."""
 

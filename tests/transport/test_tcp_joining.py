@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from r2ccl.actors.work import Work
 from r2ccl.protocol.wire import HEADER_BYTES, Kind, pack_header, unpack_header
 from r2ccl.transport.frames import GATHER_MAX
 from r2ccl.transport.interface import Purpose
@@ -194,5 +196,25 @@ def test_whoever_awaits_has_it_sent_before_the_turn_ends_and_nothing_is_remember
         say(connection, 3)
         connection.abort()
         assert not joined._waiting
+
+    play(story, joined)
+
+
+def test_who_is_woken_by_the_end_of_an_operation_has_what_was_said_since_on_its_way() -> None:
+    joined = Joined()
+
+    async def story(connection: TcpConnection, sock: CountingSocket, peer: socket.socket) -> None:
+        work = Work("barrier()", None, threading.get_ident())
+        work.look_with(lambda _: joined.flush())
+
+        def news() -> None:
+            work.finish(None)
+            for number in range(3):
+                say(connection, number)
+
+        asyncio.get_running_loop().call_soon(news)
+        await work
+        # From here on the caller may compute, and the turn's end is after that.
+        assert heard(peer) == frames(3)
 
     play(story, joined)
