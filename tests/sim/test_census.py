@@ -17,7 +17,7 @@ from tests.simulated import simulate, together
 
 def test_entries_are_counted_by_class_and_attribute_through_slots_and_collections():
     ledger, other = Ledger(), Ledger()
-    ledger._spoiled.update({(1, 2, 3, 4), (1, 2, 3, 5)})
+    ledger._spoiled.update({(1, 2, 3, 4): 1, (1, 2, 3, 5): 1})
     other._finished.add(7)
     found = census([{"a": [ledger], "b": (other,)}])
     assert found["Ledger._spoiled"] == 2
@@ -39,7 +39,7 @@ def test_what_is_bounded_by_what_it_is_counts_as_nothing_with_all_that_is_in_it(
 
 def test_an_object_is_counted_once_and_cycles_end():
     ledger = Ledger()
-    ledger._spoiled.add((1, 2, 3, 4))
+    ledger._spoiled[1, 2, 3, 4] = 1
     ring: deque[object] = deque([ledger, ledger])
     ring.append(ring)
     assert census([ring, ledger])["Ledger._spoiled"] == 1
