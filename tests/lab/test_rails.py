@@ -59,11 +59,14 @@ def test_two_nics_carry_twice_as_much(lab: Lab):
 def test_what_a_host_receives_from_several_is_limited_too():
     with Lab(hosts=3, nics=1, rate_mbit_s=200) as lab:
         reached: dict[int, float] = {}
+        streams = {source: wires.stream(lab, source, 0, 0) for source in (1, 2)}
+        together = threading.Barrier(len(streams))
 
         def measure(source: int) -> None:
-            reached[source] = wires.rate_mbit_s(*wires.stream(lab, source, 0, 0))
+            together.wait()
+            reached[source] = wires.rate_mbit_s(*streams[source])
 
-        threads = [threading.Thread(target=measure, args=(source,)) for source in (1, 2)]
+        threads = [threading.Thread(target=measure, args=(source,)) for source in streams]
         for thread in threads:
             thread.start()
         for thread in threads:
