@@ -1,7 +1,7 @@
 """The work of planning grows with the number of ranks, not with its square: a plan for 1,024 ranks takes milliseconds.
 
-Counted in lines that the interpreter runs, which are the same on every machine, however busy. ``scripts/plan_times.py`` tells
-the milliseconds.
+Counted in lines that the interpreter runs, which are the same on every machine, however busy.
+``scripts/plan_times.py`` tells the milliseconds.
 """
 
 from __future__ import annotations
