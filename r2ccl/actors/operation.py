@@ -157,18 +157,7 @@ class Operation:
         program = planned.waits.program.receives[receive]
         target = self.arrays[planned.receive_arrays[receive]]
         if program.reduce:
-            assert planned.reduce is not None
-            item = target.item_bytes
-            first, last = start // item, stop // item
-            destination = target.array[first:last]
-            received = data[: stop - start].view(destination.dtype)
-            operand = planned.operands[receive]
-            if operand is None:
-                planned.reduce(destination, received, program.received_first)
-            else:
-                array, shift = operand
-                own = self.arrays[array].array[first + shift : last + shift]
-                planned.reduce(destination, received, program.received_first, own)
+            self._reduce(receive, start, stop, data)
         elif planned.receive_pieces[receive]:
             self._scatter(receive, data.data[: stop - start])
         else:
@@ -177,23 +166,27 @@ class Operation:
     def take(self, payload: memoryview) -> None:
         """As :meth:`apply`, for the one chunk of an exchange, in memory that is not ours."""
         planned = self.planned
-        target = self.arrays[planned.receive_arrays[0]]
         start, stop = planned.receive_spans[0][0]
         if start == stop:
             return  # what is empty may be read-only
-        if not planned.waits.program.receives[0].reduce:
-            target.bytes[start:stop] = payload
+        if planned.waits.program.receives[0].reduce:
+            self._reduce(0, start, stop, payload)
         else:
-            assert planned.reduce is not None
-            item, operand = target.item_bytes, planned.operands[0]
-            first, last = start // item, stop // item
-            destination = target.array if last - first == target.count else target.array[first:last]
-            received = np.frombuffer(payload, destination.dtype)
-            own = None
-            if operand is not None:
-                array, shift = operand
-                own = self.arrays[array].array[first + shift : last + shift]
-            planned.reduce(destination, received, planned.waits.program.receives[0].received_first, own)
+            self.arrays[planned.receive_arrays[0]].bytes[start:stop] = payload
+
+    def _reduce(self, receive: int, start: int, stop: int, data: np.ndarray[Any, Any] | memoryview) -> None:
+        """The bytes ``start`` to ``stop`` of what is received into, from the front of ``data``."""
+        planned = self.planned
+        assert planned.reduce is not None
+        target, operand = self.arrays[planned.receive_arrays[receive]], planned.operands[receive]
+        first, last = start // target.item_bytes, stop // target.item_bytes
+        destination = target.array if last - first == target.count else target.array[first:last]
+        received = np.frombuffer(data, destination.dtype, last - first)
+        own = None
+        if operand is not None:
+            array, shift = operand
+            own = self.arrays[array].array[first + shift : last + shift]
+        planned.reduce(destination, received, planned.waits.program.receives[receive].received_first, own)
 
     def _scatter(self, receive: int, payload: memoryview) -> None:
         """A message of several pieces."""

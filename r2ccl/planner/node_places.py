@@ -22,13 +22,19 @@ class NodePlace:
     is_homogeneous: bool
 
 
-def place_of(rank: int, nodes: Sequence[str]) -> NodePlace:
-    """``nodes``: the name of the node of each rank."""
+def grouped(nodes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Ranks by node, in the order of their first. ``nodes``: the name of the node of each rank."""
     members: dict[str, list[int]] = {}
     for number, node in enumerate(nodes):
         members.setdefault(node, []).append(number)
-    beside = members[nodes[rank]]
+    return tuple(map(tuple, members.values()))
+
+
+def place_of(rank: int, nodes: Sequence[str]) -> NodePlace:
+    """``nodes``: the name of the node of each rank."""
+    members = grouped(nodes)
+    beside = next(ranks for ranks in members if rank in ranks)
     index = beside.index(rank)
-    across = [ranks[index] for ranks in members.values() if len(ranks) > index]
-    is_homogeneous = len({len(ranks) for ranks in members.values()}) == 1
+    across = [ranks[index] for ranks in members if len(ranks) > index]
+    is_homogeneous = len(set(map(len, members))) == 1
     return NodePlace(index, len(beside), across.index(rank), len(across), is_homogeneous)

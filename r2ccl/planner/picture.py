@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from r2ccl.config import KIB
 from r2ccl.planner.cost import Wires, measured_wires
+from r2ccl.planner.node_places import grouped
 from r2ccl.topology import Member, Nic
 from r2ccl.tuning import Tuning, WireCost
 
@@ -145,10 +146,8 @@ def first_picture(
 
 def _nodes(book: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
     """Places in the book by node, in the order of their first."""
-    by_node: dict[str, list[int]] = {}
-    for place, member in enumerate(book):
-        by_node.setdefault(member.node, []).append(place)
-    return tuple(tuple(node) for node in by_node.values()) if 1 < len(by_node) < len(book) else ()
+    nodes = grouped([member.node for member in book])
+    return nodes if 1 < len(nodes) < len(book) else ()
 
 
 def _sharers(book: Sequence[Member], nodes: Sequence[Sequence[int]]) -> tuple[int, ...]:

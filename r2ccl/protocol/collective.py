@@ -125,16 +125,16 @@ def _turned_round(waits: list[list[int]], receives: int) -> tuple[tuple[int, ...
     return tuple(map(tuple, followers))
 
 
-class ExchangeMachine:
-    """The machine of an operation that is one chunk there and one back, neither waiting for the other: all that
-    :class:`CollectiveMachine` decides of such a one, known beforehand. Small all-reduces of two ranks are nothing else.
-    """
+class _Counting:
+    """What is left of an operation, and what it begins with, whatever waits for what."""
 
     __slots__ = ("acks_left", "chunks_left", "waits")
 
     def __init__(self, waits: Waits) -> None:
         self.waits = waits
-        self.chunks_left = 1
+        #: Chunks of all receives not yet applied.
+        self.chunks_left = waits.chunks_due
+        #: Chunks of sends that need it and are not settled.
         self.acks_left = waits.acks_needed
 
     @property
@@ -142,8 +142,22 @@ class ExchangeMachine:
         return self.chunks_left == 0 and self.acks_left == 0
 
     def start(self) -> Sequence[Piece]:
-        """The chunk that is sent."""
+        """The chunks that may be sent at once."""
         return self.waits.first_pieces
+
+    def settled(self, send: int) -> None:
+        """A chunk of this send was acknowledged, or went out from a copy."""
+        if self.waits.program.sends[send].needs_ack:
+            self.acks_left -= 1
+            assert self.acks_left >= 0, "more chunks settled than were sent"
+
+
+class ExchangeMachine(_Counting):
+    """The machine of an operation that is one chunk there and one back, neither waiting for the other: all that
+    :class:`CollectiveMachine` decides of such a one, known beforehand. Small all-reduces of two ranks are nothing else.
+    """
+
+    __slots__ = ()
 
     def arrived(self, receive: int, chunk: int) -> bool:
         """It may be applied."""
@@ -159,12 +173,6 @@ class ExchangeMachine:
         """Has it been applied?"""
         return receive == 0 and self.chunks_left == 0
 
-    def settled(self, send: int) -> None:
-        """The chunk was acknowledged, or went out from a copy."""
-        if self.waits.program.sends[send].needs_ack:
-            self.acks_left -= 1
-            assert self.acks_left >= 0, "more chunks settled than were sent"
-
     def may_apply(self, receive: int, chunk: int) -> bool:
         """There is no other."""
         return receive == 0 and chunk == 0
@@ -175,7 +183,7 @@ def begin(waits: Waits) -> Machine:
     return ExchangeMachine(waits) if waits.is_exchange else CollectiveMachine(waits)
 
 
-class CollectiveMachine:
+class CollectiveMachine(_Counting):
     """One operation on one rank. See the module's docstring for its life."""
 
     __slots__ = (
@@ -184,13 +192,10 @@ class CollectiveMachine:
         "_receive_gates",
         "_receive_left",
         "_send_gates",
-        "acks_left",
-        "chunks_left",
-        "waits",
     )
 
     def __init__(self, waits: Waits) -> None:
-        self.waits = waits
+        super().__init__(waits)
         self._send_gates = list(waits.send_gates)
         self._receive_gates = list(waits.receive_gates)
         #: Per receive: chunks not yet applied.
@@ -199,18 +204,6 @@ class CollectiveMachine:
         self._applied = [0] * len(self._receive_left)
         #: Arrived, but not yet allowed to be applied.
         self._held: set[Piece] = set()
-        #: Chunks of all receives not yet applied.
-        self.chunks_left = waits.chunks_due
-        #: Chunks of sends that need it and are not settled.
-        self.acks_left = waits.acks_needed
-
-    @property
-    def is_complete(self) -> bool:
-        return self.chunks_left == 0 and self.acks_left == 0
-
-    def start(self) -> Sequence[Piece]:
-        """The chunks that may be sent at once."""
-        return self.waits.first_pieces
 
     def arrived(self, receive: int, chunk: int) -> bool:
         """May the chunk be applied now? If not, the machine keeps its name and hands it back when it may."""
@@ -240,12 +233,6 @@ class CollectiveMachine:
     def is_received(self, receive: int) -> bool:
         """Has all of it been applied?"""
         return self._receive_left[receive] == 0
-
-    def settled(self, send: int) -> None:
-        """A chunk of this send was acknowledged, or went out from a copy."""
-        if self.waits.program.sends[send].needs_ack:
-            self.acks_left -= 1
-            assert self.acks_left >= 0, "more chunks settled than were sent"
 
     def may_apply(self, receive: int, chunk: int) -> bool:
         """Has everything been applied that this chunk waits for?"""
