@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ def run_job(
             mine = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             processes.append(
                 subprocess.Popen(
-                    [python, "-m", f"{package}.{module}", *arguments],
+                    [python, "-X", "faulthandler", "-m", f"{package}.{module}", *arguments],
                     env={**environment(**variables), **mine, **(of_rank or {}).get(rank, {})},
                     cwd=ROOT,
                     stdout=subprocess.PIPE,
@@ -75,10 +76,27 @@ def run_job(
                     text=True,
                 )
             )
-        outputs = [process.communicate(timeout=PATIENCE_S) for process in processes]
+        outputs = _outputs(processes)
     finally:
         for process in processes:
             process.kill()
     return [
         Rank(number, process, *output) for number, (process, output) in enumerate(zip(processes, outputs, strict=True))
     ]
+
+
+def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str]]:
+    """What they say until they end. Where one does not, all are asked where they are."""
+    try:
+        return [process.communicate(timeout=PATIENCE_S) for process in processes]
+    except subprocess.TimeoutExpired:
+        ended = [process.poll() for process in processes]
+        for process in processes:
+            process.send_signal(signal.SIGABRT)  # faulthandler writes what each thread was doing
+        told = [
+            f"rank {number}, {'under way' if code is None else f'ended with {code}'}:\n{said[-1000:]}\n{errors[-6000:]}"
+            for number, (code, (said, errors)) in enumerate(
+                zip(ended, [process.communicate() for process in processes], strict=True)
+            )
+        ]
+        raise AssertionError(f"not over after {PATIENCE_S:g} s:\n" + "\n".join(told)) from None
