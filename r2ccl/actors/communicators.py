@@ -25,6 +25,8 @@ from r2ccl.actors.supervisor import ChildSpec, Supervisor
 from r2ccl.actors.timers import Timer
 from r2ccl.errors import CommunicatorClosed, R2cclError
 from r2ccl.ids import objects_id, successor_id
+from r2ccl.planner.choose import largest_chunk_bytes
+from r2ccl.planner.picture import first_picture
 from r2ccl.protocol.wire import Kind, Shrunk
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
@@ -36,7 +38,7 @@ EARLY_MAX = 64
 GOODBYE_AGAIN_S = 1.0
 GOODBYE_AGAIN_MAX_S = 60.0
 #: Scratch pieces kept for reuse.
-SCRATCH_KEEP = 64
+SCRATCH_KEEP = 16
 
 
 class Communicators:
@@ -60,7 +62,9 @@ class Communicators:
         self._registrar = registrar
         self._own_stall_s = own_stall_s
         self._surrender = surrender
-        self._pool = ScratchPool(shared.settings.chunk_bytes, SCRATCH_KEEP)
+        settings = shared.settings
+        chunk_bytes = largest_chunk_bytes(first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes))
+        self._pool = ScratchPool(chunk_bytes, SCRATCH_KEEP)
         self._channels: list[Channels] = []
         #: Said of communicators that were not made here yet.
         self._early: dict[int, list[Any]] = {}

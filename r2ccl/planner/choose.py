@@ -9,13 +9,15 @@ there are only where some ranks share a node and others do not; costs come from 
 
 The size of chunks:
 
-* never above the setting (256 KiB, which stays in the cache);
+* never above the setting (256 KiB), or between ranks of one machine four times as much (``Picture.chunk_bytes_most``);
 * at most about 2 ms on the slowest NIC, because a chunk is what is lost with a path and what a heartbeat queues behind.
   In steps of 32 KiB: 128 KiB on a NIC of 500 Mbit/s;
 * a transfer has one for each NIC, so that all carry. Cutting it up further, so that forwarding can begin earlier, costs
   more than it gains where handling a chunk and not the wire is the limit: 1 MiB over two ranks on loopback took 364 us
   in chunks of 256 KiB, 498 us in chunks of half that, 612 us in quarters (one operation on two idle cores);
-* but not below 32 KiB for either reason: what a chunk costs in itself would then be as much as its bytes.
+* but not below 32 KiB for either reason: what a chunk costs in itself would then be as much as its bytes;
+* in a chain, above 256 KiB only where a transfer has four chunks for each rank that forwards: all ranks behind it wait
+  until the first has come through.
 
 Sizes are multiples of 4 KiB, or of the item where the item doesn't divide that, or the setting is smaller.
 """
@@ -36,6 +38,9 @@ from r2ccl.schedule.ir import Program
 
 CHUNK_S_MAX = 0.002
 CHUNK_BYTES_MIN = 32 * KIB
+#: Up to here a chain does not look at the number of chunks, and above it wants so many for each rank that forwards.
+CHAINED_BYTES_ANYWAY = 256 * KIB
+CHAINED_CHUNKS = 4
 PAGE_BYTES = 4 * KIB
 
 
@@ -103,20 +108,27 @@ def _expected_s(candidate: Algorithm, request: Request, ranks: int, picture: Pic
 
 
 def largest_chunk_bytes(picture: Picture) -> int:
-    """What no chunk exceeds: the setting, or less where the slowest NIC would be busy with a chunk for too long."""
+    """What no chunk exceeds: by the setting, or less where the slowest NIC would be busy with a chunk for too long."""
     by_time = round(picture.slowest_nic_bytes_s * CHUNK_S_MAX / CHUNK_BYTES_MIN) * CHUNK_BYTES_MIN
-    return min(picture.chunk_bytes, max(CHUNK_BYTES_MIN, by_time))
+    return min(picture.chunk_bytes_most, max(CHUNK_BYTES_MIN, by_time))
 
 
 def _chunk_bytes(candidate: Algorithm, request: Request, ranks: int, picture: Picture) -> int:
     wanted = largest_chunk_bytes(picture)
     if not request.uneven:
         transfer_bytes = request.payload_bytes // _pieces(candidate, ranks, picture)
-        by_number = -(-transfer_bytes // max(len(nics) for nics in picture.nics))
-        by_number = -(-by_number // PAGE_BYTES) * PAGE_BYTES
-        wanted = min(wanted, max(CHUNK_BYTES_MIN, by_number))
+        nics = max(len(nics) for nics in picture.nics)
+        wanted = min(wanted, max(CHUNK_BYTES_MIN, _in_pages(transfer_bytes, nics)))
+        if candidate.name == "chain":
+            forwarded = _in_pages(transfer_bytes, nics * CHAINED_CHUNKS * max(1, ranks - 2))
+            wanted = min(wanted, max(CHAINED_BYTES_ANYWAY, forwarded))
     granule = PAGE_BYTES if wanted >= PAGE_BYTES and PAGE_BYTES % request.item_bytes == 0 else request.item_bytes
     return max(granule, wanted // granule * granule)
+
+
+def _in_pages(size: int, parts: int) -> int:
+    """Bytes of a part, in whole pages."""
+    return -(-size // (parts * PAGE_BYTES)) * PAGE_BYTES
 
 
 def _pieces(candidate: Algorithm, ranks: int, picture: Picture) -> int:

@@ -39,6 +39,8 @@ ROUND_TRIP_MIN_S = 0.006
 ROUND_TRIP_MEMORY_S = 10.0
 
 
+#: A chunk measures if it is half as large as a whole one, or as this.
+TELLING_BYTES = 256 << 10
 #: A rate that rose by so much at once may be higher still.
 PROVEN = 1.2
 #: How often the acknowledgement of a chunk that goes alone is asked for, to measure the lane.
@@ -226,7 +228,7 @@ class Lane:
         self.probe_due = _NO_PROBE
         self.unasked_bytes += len(parcel.payload)
         if self.unasked_bytes * 4 < self.window_bytes and not (
-            is_alone and now - self._asked_alone_s >= ALONE_PERIOD_S and 2 * len(parcel.payload) >= self.chunk_bytes
+            is_alone and now - self._asked_alone_s >= ALONE_PERIOD_S and self._tells(parcel)
         ):
             return False
         if is_alone:
@@ -271,7 +273,7 @@ class Lane:
                 twin.rate.restart(now)
             return False
         self.progressed_at_s = now
-        if 2 * len(parcel.payload) < self.chunk_bytes:
+        if not self._tells(parcel):
             return False
         return self._measure(parcel, now, more_waits or 2 * self.outstanding_bytes > self.window_bytes)
 
@@ -299,6 +301,9 @@ class Lane:
     def narrow(self) -> None:
         """More was under way than fits: send less at a time, until it is measured again."""
         self.window_bytes = max(self.chunk_bytes, self.window_bytes // 2)
+
+    def _tells(self, parcel: Parcel) -> bool:
+        return 2 * len(parcel.payload) >= min(self.chunk_bytes, TELLING_BYTES)
 
     def _measure(self, parcel: Parcel, now: float, is_busy: bool) -> bool:
         round_trip_s = now - parcel.sent_at_s

@@ -15,6 +15,7 @@ from r2ccl.protocol.lanes import (
     QUEUE_S_MAX,
     ROUND_TRIP_MEMORY_S,
     ROUND_TRIP_MIN_S,
+    TELLING_BYTES,
     Lane,
     Parcel,
     Probe,
@@ -178,6 +179,15 @@ def test_small_chunks_say_nothing_about_bandwidth_or_round_trip() -> None:
         subject.put(sent, float(chunk))
         subject.settle(sent, chunk + 0.5)
     assert (subject.bandwidth, subject.round_trip_s) == (BANDWIDTH, 0.0)
+
+
+@pytest.mark.parametrize(("size", "tells"), [(TELLING_BYTES // 2, True), (TELLING_BYTES // 2 - 1, False)])
+def test_where_whole_chunks_are_very_large_smaller_ones_measure_too(size: int, tells: bool) -> None:
+    subject = Lane(0, 1, 16 * TELLING_BYTES, BANDWIDTH)
+    sent = parcel(0, size)
+    subject.put(sent, 0.0)
+    subject.settle(sent, 0.5)
+    assert (subject.round_trip_s == 0.5) is tells
 
 
 def test_the_shortest_round_trip_is_kept_for_a_while_and_then_replaced() -> None:
