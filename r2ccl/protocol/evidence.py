@@ -34,8 +34,10 @@ from dataclasses import dataclass
 
 from r2ccl.protocol.baseline import Baseline, Change, Strictness, Watch
 
-#: Levels of load, each with its own usual latency: carries nothing, some, more than half of its window.
-LOADS = 3
+#: Levels of load, each with its own usual latency: carries nothing, some, more than half of its window; and whatever it
+#: carries, beside others' bytes on the same NIC (see ``protocol.others``).
+LOADS = 4
+AMONG_OTHERS = 3
 #: A backup must answer in this share of the link's own latency to be worth a switch.
 BACKUP_BETTER = 0.8
 #: Latencies are told apart by 1 %, shares by 1 %, ratios by 0.1 %, errors by less than one.
@@ -99,7 +101,7 @@ class Look:
     rtt_s: float | None = None
     #: The same of the best other link to the peer; None: there is no other.
     backup_rtt_s: float | None = None
-    #: See :func:`load_level`.
+    #: See :func:`load_level`; or AMONG_OTHERS.
     load: int = 0
     #: Bytes per second that it carried, and those that it should have: its share by the agreed picture of what all
     #: links to the peer carried together. None where too little was sent to tell.

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from r2ccl.protocol.evidence import Look
+from r2ccl.protocol.evidence import AMONG_OTHERS, Look
 
 #: After a pause this long a kernel answers at once: longer than the timer (at least 200 ms) by which it tells.
 PAUSE_S = 0.25
@@ -164,9 +164,16 @@ class Lookout:
             self._resent += account.resent_segments - connection.account.resent_segments
         connection.account = account
 
-    def look(self, fair_share_bytes: float | None, backup_rtt_s: float | None, errors: int | None, now: float) -> Look:
+    def look(
+        self,
+        fair_share_bytes: float | None,
+        backup_rtt_s: float | None,
+        errors: int | None,
+        now: float,
+        among_others: bool = False,
+    ) -> Look:
         """All that was seen since the last look; the next begins. ``fair_share_bytes``: what the link should have
-        carried meanwhile; None: nobody can say."""
+        carried meanwhile; None: nobody can say. ``among_others``: its NIC carried much that is not ours."""
         throughput = fair_share = resent_ratio = None
         period_s = now - self._began_s if self._began_s is not None else 0.0
         if fair_share_bytes and period_s > 0:
@@ -177,7 +184,7 @@ class Lookout:
         seen = Look(
             rtt_s=self._rtt_s,
             backup_rtt_s=backup_rtt_s,
-            load=self._load,
+            load=AMONG_OTHERS if among_others else self._load,
             throughput=throughput,
             fair_share=fair_share,
             resent_ratio=resent_ratio,

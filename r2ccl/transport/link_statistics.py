@@ -50,7 +50,13 @@ class InterfaceErrors:
 
 
 def read_errors(interface_index: int) -> InterfaceErrors | None:
-    """What the kernel has counted for an interface; None: it does not say, or there is no such interface."""
+    """What errors the kernel has counted for an interface; None: it does not say, or there is no such interface."""
+    row = read_row(interface_index)
+    return None if row is None else _errors(row)
+
+
+def read_row(interface_index: int) -> tuple[int, ...] | None:
+    """All that the kernel has counted for an interface, as far as it always has; None as above."""
     if sys.platform != "linux" or interface_index <= 0:
         return None
     # The names are missing from the typing of other systems; nobody comes here on those.
@@ -59,7 +65,7 @@ def read_errors(interface_index: int) -> InterfaceErrors | None:
         with socket.socket(family, socket.SOCK_RAW, getattr(socket, "NETLINK_ROUTE")) as netlink:  # noqa: B009
             netlink.setblocking(False)
             netlink.send(request(interface_index))
-            return parse(netlink.recv(_READ_BYTES))
+            return parse_row(netlink.recv(_READ_BYTES))
     except OSError:
         # No descriptor left, or not allowed to ask: what is not told accuses nobody.
         return None
@@ -73,7 +79,13 @@ def request(interface_index: int) -> bytes:
 
 
 def parse(data: bytes) -> InterfaceErrors | None:
-    """The counters in the kernel's answer; None: it is an error, or cut short."""
+    """The errors in the kernel's answer; None: it is an error, or cut short."""
+    row = parse_row(data)
+    return None if row is None else _errors(row)
+
+
+def parse_row(data: bytes) -> tuple[int, ...] | None:
+    """The counters in the kernel's answer; None as above."""
     if len(data) < _MESSAGE.size + _STATISTICS.size:
         return None
     length, kind, _flags, _sequence, _port = _MESSAGE.unpack_from(data)
@@ -85,15 +97,18 @@ def parse(data: bytes) -> InterfaceErrors | None:
         if size < _ATTRIBUTE.size or offset + size > length:
             return None
         if attribute == _IFLA_STATS_LINK_64:
-            return _errors(data[offset + _ATTRIBUTE.size : offset + size])
+            return _row(data[offset + _ATTRIBUTE.size : offset + size])
         offset += (size + 3) & ~3
     return None
 
 
-def _errors(counters: bytes) -> InterfaceErrors | None:
+def _row(counters: bytes) -> tuple[int, ...] | None:
     if len(counters) < 8 * _COUNTERS_LEAST:
         return None
-    row = struct.unpack_from(f"={_COUNTERS_LEAST}Q", counters)
+    return struct.unpack_from(f"={_COUNTERS_LEAST}Q", counters)
+
+
+def _errors(row: tuple[int, ...]) -> InterfaceErrors:
     # Most drivers count each of the special errors also among all errors, some do not.
     return InterfaceErrors(
         received=max(row[_RX_ERRORS], row[_RX_LENGTH] + row[_RX_CRC] + row[_RX_FRAME]),

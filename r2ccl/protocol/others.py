@@ -1,0 +1,27 @@
+"""Whether a NIC also carries what others send: other programs, other ranks of the host, a storage client.
+
+Their bytes stand in the same queue as ours, and an answer of an idle link that meets them takes as long as one on a
+full link does. That is the load's doing and not the path's, so latencies that were seen meanwhile have a history of
+their own (``evidence.AMONG_OTHERS``): there it is usual, now and then or always, and beyond what is usual there a link
+is accused as ever. Left out, a link that other traffic had filled while we had nothing to send was in the shadow for
+39 s: two programs that took turns on two NICs, one of which the other used, and ours had half of its bandwidth left.
+
+What a peer's NIC carries for others is not seen from here, but as far as it meets our own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Others count when they sent or received more than this part of what the NIC could have: below, an answer meets them
+#: so seldom that the confirmations see to it.
+OTHERS_SHARE: Final = 0.1
+#: An interface counts headers and acknowledgements, too: of frames of 1500 bytes about a twentieth.
+WITH_HEADERS: Final = 1.1
+
+
+def are_among(counted: tuple[int, int], own: tuple[int, int], could_bytes: float) -> bool:
+    """``counted``: bytes that the interface sent and received; ``own``: those of ours; ``could_bytes``: what it could
+    have carried each way in that time."""
+    others = max(all_bytes - WITH_HEADERS * own_bytes for all_bytes, own_bytes in zip(counted, own, strict=True))
+    return others > OTHERS_SHARE * could_bytes
