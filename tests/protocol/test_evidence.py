@@ -9,6 +9,7 @@ import pytest
 
 from r2ccl.protocol.baseline import Strictness
 from r2ccl.protocol.evidence import (
+    AMONG_OTHERS,
     Began,
     Divert,
     Effect,
@@ -194,6 +195,35 @@ def test_load_has_three_levels_and_a_full_link_may_be_slow() -> None:
     assert [effect for second in range(600) for effect in subject.sample(looks[second % 3], second)] == []
     idle_but_slow = Look(rtt_s=9 * MILLISECOND, load=0)
     assert kinds(watch(subject, constantly(idle_but_slow), 600, 5)) == [(602, Began)]
+
+
+def among_others(factor: float) -> Look:
+    """An answer that met others' bytes, and a backup that did not."""
+    return Look(rtt_s=factor * MILLISECOND, backup_rtt_s=MILLISECOND, load=AMONG_OTHERS)
+
+
+def test_a_link_whose_nic_others_fill_is_not_accused_of_their_queue() -> None:
+    subject = link()
+    assert watch(subject, constantly(among_others(20)), 0, 300) == []
+    # When they end it is an idle link as before, whose latency is judged as before.
+    assert watch(subject, constantly(USUAL), 300, 30) == []
+    assert kinds(watch(subject, constantly(SLOW), 330, 5)) == [(332, Began), (332, Divert)]
+
+
+def test_a_link_that_is_slow_beyond_what_is_usual_among_others_is_accused_there_too() -> None:
+    subject, rng = link(), random.Random(2)
+    assert watch(subject, lambda: among_others(rng.uniform(15, 25)), 0, 600) == []
+    assert kinds(watch(subject, constantly(among_others(200)), 600, 10)) == [(602, Began), (602, Divert)]
+
+
+def test_a_link_that_was_accused_while_alone_and_is_well_among_others_comes_home() -> None:
+    subject = link()
+    watch(subject, constantly(SLOW), 0, 5)
+    assert watch(subject, constantly(among_others(2)), 5, 60) == []
+    clean_from = 67
+    assert kinds(watch(subject, constantly(among_others(1)), 65, 30)) == [
+        (clean_from + HOLD_DOWN_S, Ended), (clean_from + HOLD_DOWN_S, Restore)
+    ]  # fmt: skip
 
 
 # The shadow route.

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from r2ccl.protocol.evidence import Look
+from r2ccl.protocol.evidence import AMONG_OTHERS, Look
 from r2ccl.protocol.lookout import GLANCES_LEAST, PAUSE_S, SEGMENTS_LEAST, STREAM_ANSWERS, Lookout
 
 MILLISECOND = 0.001
@@ -88,6 +88,13 @@ def test_the_shortest_answer_of_a_look_counts_with_the_load_at_that_moment() -> 
     look = watched.look()
     assert (look.rtt_s, look.load) == (0.002, 2)
     assert watched.lookout.latest_rtt_s == 0.002
+
+
+def test_the_load_is_that_of_others_where_the_nic_carried_much_for_them() -> None:
+    watched = Watched()
+    for among_others in (True, False):
+        look = watched.lookout.look(None, None, None, 0.0, among_others)
+        assert look.load == (AMONG_OTHERS if among_others else 0)
 
 
 def test_an_answer_that_a_kernel_may_have_kept_back_does_not_count() -> None:
