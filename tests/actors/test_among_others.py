@@ -76,8 +76,9 @@ def test_a_link_that_others_make_slow_is_not_left_and_carries_its_share_when_the
 def test_a_link_beside_little_of_others_or_others_on_another_nic_is_accused_as_ever() -> None:
     async def story(world: World) -> None:
         interfaces = Interfaces(world, 0)
-        interfaces.others_bytes = {0: (LITTLE, LITTLE), 1: (MUCH, MUCH)}
+        interfaces.others_bytes[0] = (LITTLE, LITTLE)
         await looks(world, HISTORY)
+        interfaces.others_bytes[1] = (MUCH, MUCH)
         slow_down(world, (0, 0), (1, 0))
         await looks(world, WINDOW)
         assert told(world, 0, "route") == ["nic0->rank1.nic0 HOME->SHADOW"]
