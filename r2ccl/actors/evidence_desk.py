@@ -76,6 +76,7 @@ class EvidenceDesk:
         """NICs that carried much for others since the last look. What several lanes over one interface carry is ours
         together."""
         period_s, self._looked_s = now - self._looked_s, now
+        share = self._shared.settings.others_share
         nics = [port.nic for port in self._ports]
         own: dict[int, tuple[int, int]] = {}
         for port in self._ports:
@@ -87,7 +88,8 @@ class EvidenceDesk:
         for nic in nics:
             counted = self.new_bytes(nic)
             sent, received = zip(*(own[index] for index in lanes_over_device(nic, nics)), strict=True)
-            if counted and others.are_among(counted, (sum(sent), sum(received)), period_s * announced_bandwidth(nic)):
+            most_bytes = share * period_s * announced_bandwidth(nic)
+            if counted and others.are_among(counted, (sum(sent), sum(received)), most_bytes):
                 beset.add(nic.index)
         return beset
 

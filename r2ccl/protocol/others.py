@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Others count when they sent or received more than this part of what the NIC could have: below, an answer meets them
-#: so seldom that the confirmations see to it.
-OTHERS_SHARE: Final = 0.1
 #: An interface counts headers and acknowledgements, too: of frames of 1500 bytes about a twentieth.
 WITH_HEADERS: Final = 1.1
 
 
-def are_among(counted: tuple[int, int], own: tuple[int, int], could_bytes: float) -> bool:
-    """``counted``: bytes that the interface sent and received; ``own``: those of ours; ``could_bytes``: what it could
-    have carried each way in that time."""
+def are_among(counted: tuple[int, int], own: tuple[int, int], most_bytes: float) -> bool:
+    """``counted``: bytes that the interface sent and received; ``own``: those of ours; ``most_bytes``: others that send
+    or receive no more than this are met so seldom that the confirmations see to it."""
     others = max(all_bytes - WITH_HEADERS * own_bytes for all_bytes, own_bytes in zip(counted, own, strict=True))
-    return others > OTHERS_SHARE * could_bytes
+    return others > most_bytes

@@ -1,10 +1,11 @@
-"""How many errors an interface has counted: a bad cable shows here before anything is lost for good.
+"""What an interface has counted. Errors, for a bad cable shows here before anything is lost for good; the other numbers
+are for ``link_traffic``.
 
 The kernel is asked over netlink and not in /sys, because /sys shows the network namespace that was current when it was
 mounted, which need not be ours. It answers while the request is being sent, so nothing is waited for, and a socket for
 each question (20 microseconds) leaves nothing open that a fork would inherit.
 
-Counted is what the wire or the hardware spoils. What was dropped, missed or overran speaks of a host that is too slow
+Errors are what the wire or the hardware spoils. What was dropped, missed or overran speaks of a host that is too slow
 (ours), and no link is accused of that. A virtual pair of interfaces never counts an error.
 
 Only Linux has this. Elsewhere, and where the interface is gone, there is no answer, and no evidence.
