@@ -261,12 +261,6 @@ class Watch:
         has no reason to be worse; else what is presumed. None: there is nothing yet."""
         return next((baseline for baseline in self._baselines[level:] if baseline.is_ready), self._presumed)
 
-    @property
-    def _fullest(self) -> Baseline | None:
-        """For what was raised, and since then is at a level without a history: were it not compared with anything, it
-        would stand for as long as that lasts."""
-        return next((baseline for baseline in reversed(self._baselines) if baseline.is_ready), None)
-
     def limit(self, baseline: Baseline) -> float:
         """Over this a sample counts."""
         return baseline.centre + max(self._strictness.sigmas * self._sigma(baseline), self._floor(baseline.centre))
@@ -275,6 +269,11 @@ class Watch:
         return baseline.centre + max(
             self._strictness.sigmas_leave * self._sigma(baseline), self._floor(baseline.centre) / 2
         )
+
+    def exonerates(self, value: float, level: int = 0) -> bool:
+        """Would it speak for what was raised?"""
+        reference = self.reference(level)
+        return self.raised_since_s is not None and reference is not None and value <= self._limit_leave(reference)
 
     @staticmethod
     def _sigma(baseline: Baseline) -> float:
@@ -305,11 +304,9 @@ class Watch:
     def look(self, value: float, now: float, level: int = 0) -> Change | None:
         """A sample. Samples that accuse nobody must not come here."""
         reference = self.reference(level)
-        if reference is None and self.raised_since_s is None:
-            self._baselines[level].learn(value)
-            return None
-        reference = reference or self._fullest
         if reference is None:
+            if self.raised_since_s is None:
+                self._baselines[level].learn(value)
             return None
         if self.raised_since_s is not None:
             return self._look_again(_Seen(value, level, value > self._limit_leave(reference)), now)

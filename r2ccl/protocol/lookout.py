@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from r2ccl.protocol.evidence import AMONG_OTHERS, Look
+from r2ccl.protocol.evidence import Look
 
 #: After a pause this long a kernel answers at once: longer than the timer (at least 200 ms) by which it tells.
 PAUSE_S = 0.25
@@ -184,12 +184,13 @@ class Lookout:
         seen = Look(
             rtt_s=self._rtt_s,
             backup_rtt_s=backup_rtt_s,
-            load=AMONG_OTHERS if among_others else self._load,
+            load=self._load,
             throughput=throughput,
             fair_share=fair_share,
             resent_ratio=resent_ratio,
             errors=errors,
             limited=self._closed > CLOSED_SHARE * self._glances,
+            among_others=among_others,
         )
         self._begin(now)
         return seen

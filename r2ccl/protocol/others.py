@@ -1,10 +1,10 @@
 """Whether a NIC also carries what others send: other programs, other ranks of the host, a storage client.
 
 Their bytes stand in the same queue as ours, and an answer of an idle link that meets them takes as long as one on a
-full link does. That is the load's doing and not the path's, so latencies that were seen meanwhile have a history of
-their own (``evidence.AMONG_OTHERS``): there it is usual, now and then or always, and beyond what is usual there a link
-is accused as ever. Left out, a link that other traffic had filled while we had nothing to send was in the shadow for
-39 s: two programs that took turns on two NICs, one of which the other used, and ours had half of its bandwidth left.
+full link does. That is the load's doing and not the path's, so a late answer accuses nobody then; a prompt one speaks
+for its link as ever. Left out, a link whose NIC another program filled while ours had nothing to send was in the shadow
+for 39 s, and ours had half of its bandwidth left. Considered and declined: a history of its own for such looks. How
+late an answer is among others depends on what they do: small messages to and fro leave no queue and streams do.
 
 What a peer's NIC carries for others is not seen from here, but as far as it meets our own.
 """

@@ -7,7 +7,6 @@ import dataclasses
 
 import pytest
 
-from r2ccl.protocol.evidence import AMONG_OTHERS, Kind
 from r2ccl.sim.world import World
 from r2ccl.topology import Nic
 from tests.actors.slow_links import (
@@ -18,12 +17,10 @@ from tests.actors.slow_links import (
     WINDOW,
     all_reduce,
     kept_full,
-    link_between,
     looks,
     play,
     sent_chunks,
     slow_down,
-    standing,
     told,
 )
 
@@ -126,19 +123,5 @@ def test_what_several_lanes_over_one_interface_carry_is_ours_together() -> None:
         await asyncio.sleep(0.1)
         counters.link(0, 1).received_bytes += MUCH
         assert runtime.evidence._beset(world.loop.time()) == {0, 1}
-
-    play(story)
-
-
-def test_a_look_among_others_is_of_their_load() -> None:
-    async def story(world: World) -> None:
-        interfaces = Interfaces(world, 0)
-        interfaces.others_bytes[1] = (MUCH, 0)
-        await looks(world, HISTORY)
-        slow_down(world, (0, 1), (1, 1))
-        await looks(world, WINDOW)
-        assert standing(world, Kind.LATENCY) == ["nic1->rank1.nic1"], "it has a history of its own among others"
-        watch = link_between(world, 1).evidence._watches[Kind.LATENCY]
-        assert [baseline.is_ready for baseline in watch._baselines] == [False] * AMONG_OTHERS + [True]
 
     play(story)

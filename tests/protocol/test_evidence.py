@@ -9,7 +9,6 @@ import pytest
 
 from r2ccl.protocol.baseline import Strictness
 from r2ccl.protocol.evidence import (
-    AMONG_OTHERS,
     Began,
     Divert,
     Effect,
@@ -199,31 +198,44 @@ def test_load_has_three_levels_and_a_full_link_may_be_slow() -> None:
 
 def among_others(factor: float) -> Look:
     """An answer that met others' bytes, and a backup that did not."""
-    return Look(rtt_s=factor * MILLISECOND, backup_rtt_s=MILLISECOND, load=AMONG_OTHERS)
+    return Look(rtt_s=factor * MILLISECOND, backup_rtt_s=MILLISECOND, among_others=True)
 
 
-def test_a_link_whose_nic_others_fill_is_not_accused_of_their_queue() -> None:
+def test_a_link_whose_nic_others_fill_is_not_accused_of_their_queue_however_they_change() -> None:
     subject = link()
-    assert watch(subject, constantly(among_others(20)), 0, 300) == []
-    # When they end it is an idle link as before, whose latency is judged as before.
-    assert watch(subject, constantly(USUAL), 300, 30) == []
-    assert kinds(watch(subject, constantly(SLOW), 330, 5)) == [(332, Began), (332, Divert)]
+    for start, factor in ((0, 1.0), (300, 20.0), (600, 200.0)):
+        assert watch(subject, constantly(among_others(factor)), start, 300) == []
+    # Nothing of that was learned: when they end it is the link that it was.
+    assert watch(subject, constantly(USUAL), 900, 30) == []
+    assert kinds(watch(subject, constantly(SLOW), 930, 5)) == [(932, Began), (932, Divert)]
 
 
-def test_a_link_that_is_slow_beyond_what_is_usual_among_others_is_accused_there_too() -> None:
-    subject, rng = link(), random.Random(2)
-    assert watch(subject, lambda: among_others(rng.uniform(15, 25)), 0, 600) == []
-    assert kinds(watch(subject, constantly(among_others(200)), 600, 10)) == [(602, Began), (602, Divert)]
+def test_others_hide_latency_alone() -> None:
+    subject = link()
+    look = Look(rtt_s=20 * MILLISECOND, resent_ratio=0.2, errors=5, among_others=True)
+    story = watch(subject, constantly(look), 0, 10)
+    assert {effect.evidence.kind for _, effect in story if isinstance(effect, Began)} == {Kind.RESENT, Kind.ERRORS}
 
 
-def test_a_link_that_was_accused_while_alone_and_is_well_among_others_comes_home() -> None:
+def test_prompt_answers_among_others_bring_a_link_home_and_late_ones_do_not_keep_it_away() -> None:
     subject = link()
     watch(subject, constantly(SLOW), 0, 5)
-    assert watch(subject, constantly(among_others(2)), 5, 60) == []
-    clean_from = 67
-    assert kinds(watch(subject, constantly(among_others(1)), 65, 30)) == [
-        (clean_from + HOLD_DOWN_S, Ended), (clean_from + HOLD_DOWN_S, Restore)
-    ]  # fmt: skip
+    looks = [among_others(1), among_others(20)]
+    # Late ones are as if there were no look: the first prompt one of which three of five are counts from there.
+    story = watch(subject, lambda: looks.pop() if looks else among_others(1), 5, 30)
+    clean_from = 8
+    assert kinds(story) == [(clean_from + HOLD_DOWN_S, Ended), (clean_from + HOLD_DOWN_S, Restore)]
+    subject = link()
+    watch(subject, constantly(SLOW), 0, 5)
+    assert watch(subject, constantly(among_others(20)), 5, 100) == []
+    assert subject.is_diverted
+
+
+def test_an_accused_link_is_not_left_because_of_others_nor_before_it_is_found_slow_without_them() -> None:
+    subject = link()
+    assert kinds(watch(subject, constantly(Look(rtt_s=2 * MILLISECOND)), 0, 5)) == [(2, Began)]
+    assert watch(subject, constantly(among_others(20)), 5, 20) == []
+    assert kinds(watch(subject, constantly(SLOW), 25, 1)) == [(25, Divert)]
 
 
 # The shadow route.

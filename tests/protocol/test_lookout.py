@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from r2ccl.protocol.evidence import AMONG_OTHERS, Look
+from r2ccl.protocol.evidence import Look
 from r2ccl.protocol.lookout import GLANCES_LEAST, PAUSE_S, SEGMENTS_LEAST, STREAM_ANSWERS, Lookout
 
 MILLISECOND = 0.001
@@ -90,11 +90,10 @@ def test_the_shortest_answer_of_a_look_counts_with_the_load_at_that_moment() -> 
     assert watched.lookout.latest_rtt_s == 0.002
 
 
-def test_the_load_is_that_of_others_where_the_nic_carried_much_for_them() -> None:
+def test_a_look_says_whether_the_nic_carried_much_for_others() -> None:
     watched = Watched()
     for among_others in (True, False):
-        look = watched.lookout.look(None, None, None, 0.0, among_others)
-        assert look.load == (AMONG_OTHERS if among_others else 0)
+        assert watched.lookout.look(None, None, None, 0.0, among_others) == Look(among_others=among_others)
 
 
 def test_an_answer_that_a_kernel_may_have_kept_back_does_not_count() -> None:
