@@ -40,6 +40,7 @@ from r2ccl.topology import Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.link_events import AddressEvent, LinkEvent, LinkWatcher, link_events_available
 from r2ccl.transport.link_statistics import NicErrors
+from r2ccl.transport.link_traffic import NicTraffic
 from r2ccl.transport.nic_follower import News, NicChanged, NicFollower, NicMoved
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import Selection, find_nics
@@ -220,10 +221,10 @@ async def _connect(
         opened = [*breakable.devices]
     selection = dataclasses.replace(selection, nics=announced)
     memory = doors.memory_among(sum(other.node == member.node for other in rendezvous.book))
-    counters, new_errors = Counters(strangers=strangers.refused), NicErrors().new_errors
     shared = Shared(
-        placement.rank, rendezvous.book, settings, MonotonicClock(), loop, events, counters, new_errors=new_errors
-    )
+        placement.rank, rendezvous.book, settings, MonotonicClock(), loop, events,
+        Counters(strangers=strangers.refused), new_errors=NicErrors().new_errors, new_bytes=NicTraffic().new_bytes,
+    )  # fmt: skip
     try:
         parts = (opened, memory, doors.look_for, selection, thread, breakable)
         communicator = await _join(shared, placement, rendezvous, *parts)

@@ -147,6 +147,9 @@ class Settings:
     latency_excess_s: float = setting(
         0.0002, "R2CCL_LATENCY_EXCESS_SEC", "s", "nor one by less than this: wake-ups on a busy host cost as much"
     )
+    others_share: float = setting(
+        0.1, "R2CCL_OTHERS_SHARE", "", "where a NIC carried more than this part for others, late answers accuse nobody"
+    )
     share_least: float = setting(
         0.5, "R2CCL_SHARE_LEAST", "", "who carries more than this part of its usual share of the traffic is not accused"
     )

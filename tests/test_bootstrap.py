@@ -13,6 +13,7 @@ from r2ccl.config import Settings
 from r2ccl.rendezvous.launch import Placement
 from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.link_statistics import NicErrors
+from r2ccl.transport.link_traffic import NicTraffic
 
 LOOPBACK = Nic(0, "lo", Endpoint("inet", "127.0.1.1", 0))
 ETHERNET = Nic(1, "eth0", Endpoint("inet", "192.0.2.7", 0))
@@ -74,14 +75,19 @@ def test_a_job_of_one_needs_nobody():
     asyncio.run(scenario())
 
 
-def test_a_job_asks_the_kernel_for_the_errors_of_its_interfaces(monkeypatch: pytest.MonkeyPatch):
+def test_a_job_asks_the_kernel_for_the_errors_and_bytes_of_its_interfaces(monkeypatch: pytest.MonkeyPatch):
     asked: list[int] = []
+    counted: list[int] = []
+
+    def new_bytes(_traffic: NicTraffic, nic: Nic) -> None:
+        counted.append(nic.index)
 
     def new_errors(_errors: NicErrors, nic: Nic) -> int:
         asked.append(nic.index)
         return 7
 
     monkeypatch.setattr(NicErrors, "new_errors", new_errors)
+    monkeypatch.setattr(NicTraffic, "new_bytes", new_bytes)
 
     async def main():
         async with r2ccl.connect(rank=0, size=1, nics="lo") as comm:
@@ -90,3 +96,4 @@ def test_a_job_asks_the_kernel_for_the_errors_of_its_interfaces(monkeypatch: pyt
 
     asyncio.run(main())
     assert asked == [0, 0]
+    assert counted == [0]

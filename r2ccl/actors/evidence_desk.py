@@ -22,7 +22,9 @@ from r2ccl.actors.link import Link
 from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared
 from r2ccl.planner.picture import announced_bandwidth
+from r2ccl.protocol import others
 from r2ccl.protocol.evidence import Began, Divert, Effect, Ended, Evidence, Kind, Restore
+from r2ccl.topology import lanes_over_device
 
 
 class EvidenceDesk:
@@ -35,8 +37,12 @@ class EvidenceDesk:
         self._own_stall_s = own_stall_s
         #: See ``Shared.new_errors``.
         self.new_errors = shared.new_errors
+        self.new_bytes = shared.new_bytes
+        #: NIC -> all that it ever received for us, at the last look.
+        self._received: dict[int, int] = {}
         self._away_s = 0.0
-        self._due_s = shared.clock.now() + shared.settings.evidence_s
+        self._looked_s = shared.clock.now()
+        self._due_s = self._looked_s + shared.settings.evidence_s
 
     def tick(self, now: float) -> None:
         """Look, if it is time. Nearly is enough, or idle links, which beat as often as that, would get every second
@@ -57,12 +63,35 @@ class EvidenceDesk:
                 pressed = self._courier.is_pressed(link.id.peer)
                 link.glance(link.control.sample(), link.bulk.sample(), pressed, now)
                 by_peer.setdefault(link.id.peer, []).append(link)
+        beset = self._beset(now)
         for to_peer in by_peer.values():
             shares = self._fair_shares(to_peer)
             backups_s = [_backup_s(link, to_peer) for link in to_peer]
             for link, share, backup_s in zip(to_peer, shares, backups_s, strict=True):
-                seen = link.lookout.look(share, backup_s, errors[link.id.local_nic], now)
+                nic = link.id.local_nic
+                seen = link.lookout.look(share, backup_s, errors[nic], now, nic in beset)
                 self._perform(link, link.evidence.sample(seen, now))
+
+    def _beset(self, now: float) -> set[int]:
+        """NICs that carried much for others since the last look. What several lanes over one interface carry is ours
+        together."""
+        period_s, self._looked_s = now - self._looked_s, now
+        share = self._shared.settings.others_share
+        nics = [port.nic for port in self._ports]
+        own: dict[int, tuple[int, int]] = {}
+        for port in self._ports:
+            index, sent_bytes = port.nic.index, sum(link.lookout.carried_bytes for link in port.links.values())
+            received_bytes = self._shared.counters.received_by(index)
+            own[index] = sent_bytes, received_bytes - self._received.get(index, 0)
+            self._received[index] = received_bytes
+        beset = set()
+        for nic in nics:
+            counted = self.new_bytes(nic)
+            sent, received = zip(*(own[index] for index in lanes_over_device(nic, nics)), strict=True)
+            most_bytes = share * period_s * announced_bandwidth(nic)
+            if counted and others.are_among(counted, (sum(sent), sum(received)), most_bytes):
+                beset.add(nic.index)
+        return beset
 
     def _mind_own_stall(self) -> None:
         """Short stalls cost what was gathered around them (the health monitor sees to that), one as long as the time

@@ -27,6 +27,11 @@ def no_errors(nic: Nic) -> int | None:
     return None
 
 
+def no_bytes(nic: Nic) -> tuple[int, int] | None:
+    """Of interfaces that count none."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Made once by the composition root, never changed; what it points to may be."""
@@ -46,6 +51,8 @@ class Shared:
     one_sided: bool = False
     #: Errors that the interface of a NIC of ours has counted since this was last asked; None: it does not say.
     new_errors: Callable[[Nic], int | None] = no_errors
+    #: Likewise bytes, sent and received, whosever they are.
+    new_bytes: Callable[[Nic], tuple[int, int] | None] = no_bytes
     timers: Timers = field(init=False)
     #: How often this rank may leave a slow link for another.
     switches: SwitchBudget = field(init=False)

@@ -270,6 +270,11 @@ class Watch:
             self._strictness.sigmas_leave * self._sigma(baseline), self._floor(baseline.centre) / 2
         )
 
+    def exonerates(self, value: float, level: int = 0) -> bool:
+        """Would it speak for what was raised?"""
+        reference = self.reference(level)
+        return self.raised_since_s is not None and reference is not None and value <= self._limit_leave(reference)
+
     @staticmethod
     def _sigma(baseline: Baseline) -> float:
         return baseline.sigma * (1 + YOUTH / math.sqrt(baseline.samples))

@@ -21,8 +21,10 @@ is a budget of switches for the whole rank: were all links to look bad at once, 
 moving from one to another helps nobody. Coming home costs nothing.
 
 A sample that was limited (by the peer's window, by our buffer, by us) says nothing about the path, and neither does
-anything that was gathered around a stall of our own. The interface's error counters are not the connection's, so they
-count in either case. While a link is in the shadow it carries nothing, so its throughput accuses nobody.
+anything that was gathered around a stall of our own. Where the NIC carried much for others, a late answer may have met
+their queue: it accuses nobody, and is not learned; a prompt one speaks for the link as ever. The interface's error
+counters are not the connection's, so they count in any case. While a link is in the shadow it carries nothing, so its
+throughput accuses nobody.
 """
 
 from __future__ import annotations
@@ -111,6 +113,8 @@ class Look:
     errors: int | None = None
     #: The sample accuses nobody: rwnd-, sndbuf- or app-limited.
     limited: bool = False
+    #: The NIC carried much that is not ours (``protocol.others``).
+    among_others: bool = False
 
 
 def load_level(outstanding_bytes: int, window_bytes: int) -> int:
@@ -267,7 +271,8 @@ class LinkEvidence:
         """A look at the link."""
         effects: list[Effect] = []
         if not look.limited:
-            effects += self._judge(Kind.LATENCY, look.rtt_s, now, look.load)
+            if not look.among_others or self._exonerates(look):
+                effects += self._judge(Kind.LATENCY, look.rtt_s, now, look.load)
             effects += self._judge(Kind.THROUGHPUT, self._share(look), now)
             effects += self._judge(Kind.RESENT, look.resent_ratio, now)
         effects += self._judge(Kind.ERRORS, look.errors, now)
@@ -277,6 +282,11 @@ class LinkEvidence:
         if look.throughput is None or not look.fair_share or self.is_diverted:
             return None
         return look.throughput / look.fair_share
+
+    def _exonerates(self, look: Look) -> bool:
+        """Others make answers late and never early."""
+        watch, scale = self._watches[Kind.LATENCY], self._scales[Kind.LATENCY]
+        return look.rtt_s is not None and watch.exonerates(scale.write(look.rtt_s), look.load)
 
     def _judge(self, kind: Kind, value: float | None, now: float, level: int = 0) -> list[Effect]:
         if value is None:
@@ -308,7 +318,9 @@ class LinkEvidence:
         return []
 
     def _leave(self, look: Look, now: float) -> list[Effect]:
-        if Kind.LATENCY not in self.standing or look.rtt_s is None or look.backup_rtt_s is None or look.limited:
+        if Kind.LATENCY not in self.standing or look.rtt_s is None or look.backup_rtt_s is None:
+            return []
+        if look.limited or look.among_others:
             return []
         if look.backup_rtt_s >= BACKUP_BETTER * look.rtt_s or not self._budget.take(now):
             return []

@@ -164,9 +164,16 @@ class Lookout:
             self._resent += account.resent_segments - connection.account.resent_segments
         connection.account = account
 
-    def look(self, fair_share_bytes: float | None, backup_rtt_s: float | None, errors: int | None, now: float) -> Look:
+    def look(
+        self,
+        fair_share_bytes: float | None,
+        backup_rtt_s: float | None,
+        errors: int | None,
+        now: float,
+        among_others: bool = False,
+    ) -> Look:
         """All that was seen since the last look; the next begins. ``fair_share_bytes``: what the link should have
-        carried meanwhile; None: nobody can say."""
+        carried meanwhile; None: nobody can say. ``among_others``: its NIC carried much that is not ours."""
         throughput = fair_share = resent_ratio = None
         period_s = now - self._began_s if self._began_s is not None else 0.0
         if fair_share_bytes and period_s > 0:
@@ -183,6 +190,7 @@ class Lookout:
             resent_ratio=resent_ratio,
             errors=errors,
             limited=self._closed > CLOSED_SHARE * self._glances,
+            among_others=among_others,
         )
         self._begin(now)
         return seen

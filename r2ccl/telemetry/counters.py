@@ -74,6 +74,10 @@ class Counters:
             counters = self._links[key] = LinkCounters()
         return counters
 
+    def received_by(self, local_nic: int) -> int:
+        """All bytes that arrived on one NIC."""
+        return sum(counters.received_bytes for (nic, _), counters in self._links.items() if nic == local_nic)
+
     def record_arrivals(self, capacity: int) -> None:
         """Keep the latest ``capacity`` arrivals, for a plot of throughput over time; what was kept so far is dropped.
 

@@ -1,10 +1,11 @@
-"""How many errors an interface has counted: a bad cable shows here before anything is lost for good.
+"""What an interface has counted. Errors, for a bad cable shows here before anything is lost for good; the other numbers
+are for ``link_traffic``.
 
 The kernel is asked over netlink and not in /sys, because /sys shows the network namespace that was current when it was
 mounted, which need not be ours. It answers while the request is being sent, so nothing is waited for, and a socket for
 each question (20 microseconds) leaves nothing open that a fork would inherit.
 
-Counted is what the wire or the hardware spoils. What was dropped, missed or overran speaks of a host that is too slow
+Errors are what the wire or the hardware spoils. What was dropped, missed or overran speaks of a host that is too slow
 (ours), and no link is accused of that. A virtual pair of interfaces never counts an error.
 
 Only Linux has this. Elsewhere, and where the interface is gone, there is no answer, and no evidence.
@@ -50,7 +51,13 @@ class InterfaceErrors:
 
 
 def read_errors(interface_index: int) -> InterfaceErrors | None:
-    """What the kernel has counted for an interface; None: it does not say, or there is no such interface."""
+    """What errors the kernel has counted for an interface; None: it does not say, or there is no such interface."""
+    row = read_row(interface_index)
+    return None if row is None else _errors(row)
+
+
+def read_row(interface_index: int) -> tuple[int, ...] | None:
+    """All that the kernel has counted for an interface, as far as it always has; None as above."""
     if sys.platform != "linux" or interface_index <= 0:
         return None
     # The names are missing from the typing of other systems; nobody comes here on those.
@@ -59,7 +66,7 @@ def read_errors(interface_index: int) -> InterfaceErrors | None:
         with socket.socket(family, socket.SOCK_RAW, getattr(socket, "NETLINK_ROUTE")) as netlink:  # noqa: B009
             netlink.setblocking(False)
             netlink.send(request(interface_index))
-            return parse(netlink.recv(_READ_BYTES))
+            return parse_row(netlink.recv(_READ_BYTES))
     except OSError:
         # No descriptor left, or not allowed to ask: what is not told accuses nobody.
         return None
@@ -73,7 +80,13 @@ def request(interface_index: int) -> bytes:
 
 
 def parse(data: bytes) -> InterfaceErrors | None:
-    """The counters in the kernel's answer; None: it is an error, or cut short."""
+    """The errors in the kernel's answer; None: it is an error, or cut short."""
+    row = parse_row(data)
+    return None if row is None else _errors(row)
+
+
+def parse_row(data: bytes) -> tuple[int, ...] | None:
+    """The counters in the kernel's answer; None as above."""
     if len(data) < _MESSAGE.size + _STATISTICS.size:
         return None
     length, kind, _flags, _sequence, _port = _MESSAGE.unpack_from(data)
@@ -85,15 +98,18 @@ def parse(data: bytes) -> InterfaceErrors | None:
         if size < _ATTRIBUTE.size or offset + size > length:
             return None
         if attribute == _IFLA_STATS_LINK_64:
-            return _errors(data[offset + _ATTRIBUTE.size : offset + size])
+            return _row(data[offset + _ATTRIBUTE.size : offset + size])
         offset += (size + 3) & ~3
     return None
 
 
-def _errors(counters: bytes) -> InterfaceErrors | None:
+def _row(counters: bytes) -> tuple[int, ...] | None:
     if len(counters) < 8 * _COUNTERS_LEAST:
         return None
-    row = struct.unpack_from(f"={_COUNTERS_LEAST}Q", counters)
+    return struct.unpack_from(f"={_COUNTERS_LEAST}Q", counters)
+
+
+def _errors(row: tuple[int, ...]) -> InterfaceErrors:
     # Most drivers count each of the special errors also among all errors, some do not.
     return InterfaceErrors(
         received=max(row[_RX_ERRORS], row[_RX_LENGTH] + row[_RX_CRC] + row[_RX_FRAME]),

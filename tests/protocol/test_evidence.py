@@ -196,6 +196,45 @@ def test_load_has_three_levels_and_a_full_link_may_be_slow() -> None:
     assert kinds(watch(subject, constantly(idle_but_slow), 600, 5)) == [(602, Began)]
 
 
+def among_others(factor: float) -> Look:
+    """An answer that met others' bytes, and a backup that did not."""
+    return Look(rtt_s=factor * MILLISECOND, backup_rtt_s=MILLISECOND, among_others=True)
+
+
+def test_a_link_whose_nic_others_fill_is_not_accused_of_their_queue_however_they_change() -> None:
+    subject = link()
+    for start, factor in ((0, 1.0), (300, 20.0), (600, 200.0)):
+        assert watch(subject, constantly(among_others(factor)), start, 300) == []
+    # Nothing of that was learned: when they end it is the link that it was.
+    assert watch(subject, constantly(USUAL), 900, 30) == []
+    assert kinds(watch(subject, constantly(SLOW), 930, 5)) == [(932, Began), (932, Divert)]
+
+
+def test_others_hide_latency_alone() -> None:
+    subject = link()
+    look = Look(rtt_s=20 * MILLISECOND, resent_ratio=0.2, errors=5, among_others=True)
+    story = watch(subject, constantly(look), 0, 10)
+    assert {effect.evidence.kind for _, effect in story if isinstance(effect, Began)} == {Kind.RESENT, Kind.ERRORS}
+
+
+def test_prompt_answers_among_others_bring_a_link_home_and_late_ones_do_not_keep_it_away() -> None:
+    subject = link()
+    watch(subject, constantly(SLOW), 0, 5)
+    assert watch(subject, constantly(among_others(20)), 5, 100) == []
+    assert subject.is_diverted
+    # Four of five meet the others' queue.
+    factors = [20, 20, 20, 20, 1] * 20
+    story = watch(subject, lambda: among_others(factors.pop()), 105, 60)
+    assert [effect for _, effect in story][1:] == [Restore("latency as usual")]
+
+
+def test_an_accused_link_is_not_left_because_of_others_nor_before_it_is_found_slow_without_them() -> None:
+    subject = link()
+    assert kinds(watch(subject, constantly(Look(rtt_s=2 * MILLISECOND)), 0, 5)) == [(2, Began)]
+    assert watch(subject, constantly(among_others(20)), 5, 20) == []
+    assert kinds(watch(subject, constantly(SLOW), 25, 1)) == [(25, Divert)]
+
+
 # The shadow route.
 
 

@@ -90,6 +90,12 @@ def test_the_shortest_answer_of_a_look_counts_with_the_load_at_that_moment() -> 
     assert watched.lookout.latest_rtt_s == 0.002
 
 
+def test_a_look_says_whether_the_nic_carried_much_for_others() -> None:
+    watched = Watched()
+    for among_others in (True, False):
+        assert watched.lookout.look(None, None, None, 0.0, among_others) == Look(among_others=among_others)
+
+
 def test_an_answer_that_a_kernel_may_have_kept_back_does_not_count() -> None:
     watched = Watched()
     watched.control.answers(MILLISECOND)
