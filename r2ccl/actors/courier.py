@@ -327,7 +327,7 @@ class Courier:
                 if link.id.peer != peer or link.control is None:
                     continue
                 if link.session.state is LinkState.UP:
-                    worth = (link.is_late, link.is_slow, not link.is_rail)
+                    worth = (link.holds_up, link.is_slow, not link.is_rail)
                     if not any(worth):
                         return link
                     if best is None or worth < best:

@@ -104,14 +104,14 @@ class HealthMonitor(Actor):
         for port in self._ports:
             for link in list(port.links.values()):
                 if late:
-                    link.health.void()
+                    link.void()
                     link.lookout.restart()
-                if link.watched or link.is_late or (link.lane is not None and link.lane.outstanding):
+                if link.watched or link.is_suspected or (link.lane is not None and link.lane.outstanding):
                     busy = True
                     self._look_at(port, link, now, late)
                 else:
                     # Not looked at, so nobody knows whether bytes were in flight all the time until the next look.
-                    link.health.void()
+                    link.void()
         self._evidence.tick(now)
         if busy:
             self.look_closely()
@@ -121,7 +121,9 @@ class HealthMonitor(Actor):
     def _look_at(self, port: Port, link: Link, now: float, late: bool) -> None:
         if link.control is None or link.bulk is None or not link.is_up:
             link.watched = link.is_late = False
+            link.void()
             return
+        held_up = link.holds_up
         control, bulk = link.control.sample(), link.bulk.sample()
         link.glance(control, bulk, self._courier.is_pressed(link.id.peer), now)
         if link.lane is not None and (late or bulk.limited):
@@ -131,23 +133,24 @@ class HealthMonitor(Actor):
             link.watched = link.is_late = False
             port.step(link, session_events.Withdrawn("silence"))
             return
-        self._suspect(link, health is Health.YELLOW and not late)
+        link.is_late = health is Health.YELLOW and not late
+        self._suspect(link, began=link.holds_up and not held_up)
         owes = link.lane is not None and bool(link.lane.outstanding)
-        if owes and not control.unsent_bytes and now - link.beaten_at_s >= self._shared.settings.heartbeat_s:
+        beat_is_due = not control.unsent_bytes and now - link.beaten_at_s >= self._shared.settings.heartbeat_s
+        if beat_is_due and (owes or link.is_unanswered):
             # Also while an earlier beat is on its way: the answers to later ones tell that only it was lost, where a
             # single one would be silent until the kernel sends it again after 200 ms.
             self._beat(link, now)
         elif not owes and not any(each.in_flight_bytes or each.unsent_bytes for each in (control, bulk)):
             link.watched = False
 
-    def _suspect(self, link: Link, is_late: bool) -> None:
-        """While a link is late, and not yet silent, others carry what is new: chunks, and all control. Some of its own
-        chunks go out there, too, and what was said on it is said again."""
-        began = is_late and not link.is_late
-        link.is_late = is_late
+    def _suspect(self, link: Link, began: bool) -> None:
+        """While a link is late, and not yet silent, or what it carries stands still behind lost packets, others carry
+        what is new: chunks, and all control. Some of its own chunks go out there, too, and what was said on it is said
+        again when that ``began``."""
         link.route()
         lane = link.lane
-        if is_late and lane is not None and lane.outstanding:
+        if (link.is_late or link.bulk_holes.is_held_up) and lane is not None and lane.outstanding:
             self._courier.hedge(lane)
         if began:
             self._courier.resync(link.id.peer)

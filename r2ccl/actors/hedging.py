@@ -37,7 +37,7 @@ def choose_twins(
         if other is not suspect and not (other.is_diverted or other.is_leaving) and _may_take_twins(other.link, link)
     }
     paths = [
-        Path(key, other.room_bytes, other.finish_s(0), other.bandwidth, _progressed_at_s(other, shared, now))
+        Path(key, other.twin_room_bytes, other.finish_s(0), other.bandwidth, _progressed_at_s(other, shared, now))
         for key, other in others.items()
     ]
     alone = [parcel for parcel in suspect.outstanding if parcel.twin is None]

@@ -6,6 +6,7 @@ from r2ccl.actors.timers import Timer
 from r2ccl.ids import LinkId
 from r2ccl.protocol.evidence import LinkEvidence, load_level
 from r2ccl.protocol.health import LinkHealth
+from r2ccl.protocol.holes import Holes
 from r2ccl.protocol.lanes import Lane
 from r2ccl.protocol.lookout import Lookout
 from r2ccl.protocol.nic_session import LinkState, NicSession
@@ -19,8 +20,10 @@ class Link:
     __slots__ = (
         "beaten_at_s",
         "bulk",
+        "bulk_holes",
         "checks",
         "control",
+        "control_holes",
         "counters",
         "dials",
         "evidence",
@@ -42,6 +45,7 @@ class Link:
         link_id: LinkId,
         machine: NicSession,
         health: LinkHealth,
+        patience_s: float,
         evidence: LinkEvidence,
         counters: LinkCounters,
         checks: bool,
@@ -52,6 +56,8 @@ class Link:
         self.is_rail = is_rail
         self.session = machine
         self.health = health
+        #: Whether what we said on its connections stands still behind lost packets.
+        self.control_holes, self.bulk_holes = Holes(patience_s), Holes(patience_s)
         #: What speaks against it while it is not silent, and what was seen of it since the last look.
         self.evidence = evidence
         self.lookout = Lookout()
@@ -81,16 +87,42 @@ class Link:
         return self.session.state is LinkState.UP
 
     def route(self) -> None:
-        """Its lane gets no new chunks while it is late, or left for a faster one (the shadow route), or for memory; to
-        be called when one of them changes, and when it got a lane."""
+        """Its lane gets no new chunks while it is late, or held up by a hole, or left for a faster one (the shadow
+        route), or for memory; to be called when one of them changes, and when it got a lane."""
         if self.lane is not None:
-            self.lane.is_diverted = self.is_late or self.is_bypassed or self.evidence.is_diverted
+            late = self.is_late or self.bulk_holes.is_held_up
+            self.lane.is_diverted = late or self.is_bypassed or self.evidence.is_diverted
+
+    @property
+    def holds_up(self) -> bool:
+        """What is said on its control connection would come late, as far as we know."""
+        return self.is_late or self.control_holes.is_held_up
+
+    @property
+    def is_suspected(self) -> bool:
+        """Something of what is new goes by others."""
+        return self.is_late or self.control_holes.is_held_up or self.bulk_holes.is_held_up
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Another word is to be said on its control connection, because what was said last may be lost, and whoever
+        gets the next one says so; or because bulk that nobody waits for any more stands still, and the link must not
+        seem silent. Memory loses nothing: there it is the peer that does not read."""
+        return (self.control_holes.is_unanswered or self.bulk_holes.is_unanswered) and not self.id.is_shared
+
+    def void(self) -> None:
+        """Nobody looked, or we were away: what was gathered of its connections is void."""
+        self.health.void()
+        self.control_holes.void()
+        self.bulk_holes.void()
 
     def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
         """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""
         lane = self.lane
         load = load_level(lane.outstanding_bytes, lane.window_bytes) if lane is not None else 0
         self.lookout.glance(control, bulk, load, pressed, now)
+        self.control_holes.look(control, now)
+        self.bulk_holes.look(bulk, now)
 
     def __repr__(self) -> str:
         return f"<Link {self.id} {self.session.state.value}>"

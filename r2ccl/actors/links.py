@@ -61,6 +61,7 @@ class Port:
                 LinkId(peer, self.nic.index, remote_nic),
                 NicSession(shared.rank < peer, shared.session_times(), backup=not on_rail),
                 LinkHealth(settings.silence_s, settings.bulk_silence_s),
+                settings.heartbeat_s,
                 shared.link_evidence(),
                 shared.counters.link(self.nic.index, peer),
                 shared.checks(peer),
@@ -182,7 +183,7 @@ class Port:
                     link.timer.cancel()
                 link.timer = self._shared.timers.after(effect.delay_s, self._timer_fired, link, effect.token)
             case session.CameUp():
-                link.health.void()
+                link.void()
                 self._switchboard.link_came_up(link)
             case session.WentDown():
                 self._switchboard.link_went_down(link, effect.cause)

@@ -7,6 +7,7 @@ what a busy network lacks, so (decision 4):
 
 * A chunk is hedged at most once on each connection. Whoever calls leaves out chunks that have a twin on its way
   already, so there are never more than two.
+* They go before what waits, which is younger: a path has room for them also while its window is full.
 * Only towards a path that makes progress: to put twins on a second silent path doubles the silence.
 * Within a budget: a share of what was sent, and no more saved up than a burst. A slow network earns little budget, and
   that is right: there a hedge is dear.
@@ -34,7 +35,7 @@ class Path:
 
     #: Names the connection, not the link: a link that was lost and is back is another path.
     key: Hashable
-    #: Bytes that still fit its window.
+    #: Bytes of twins that it still has room for.
     room_bytes: int
     #: Seconds until what is put on it now has left, and bytes per second.
     finish_s: float

@@ -210,6 +210,12 @@ class Lane:
         """What still fits the window."""
         return max(0, self.window_bytes - self.outstanding_bytes)
 
+    @property
+    def twin_room_bytes(self) -> int:
+        """What still fits for twins: as much again as the window. They are older than what waits, which would leave
+        them no room: it takes all that there is the moment that it is there."""
+        return max(0, 2 * self.window_bytes - self.outstanding_bytes)
+
     def finish_s(self, size: int) -> float:
         """When a chunk put now is expected to have left, counted from now."""
         return (self.outstanding_bytes + size) / self.pace

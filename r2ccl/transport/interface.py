@@ -65,6 +65,8 @@ class PathSample:
     acked_bytes: int = 0
     rtt_weight: float = 1.0
     probing: bool = False
+    #: Of those in flight, segments that our kernel takes for lost.
+    missing_segments: int = 0
 
 
 class Connection(Protocol):

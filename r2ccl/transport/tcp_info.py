@@ -12,9 +12,9 @@ import struct
 from r2ccl.transport.interface import PathSample
 
 # struct tcp_info of Linux, as far as needed; offsets are part of the kernel's interface. In order: probes, snd_mss,
-# unacked, last_data_recv, last_ack_recv, rtt, total_retrans, bytes_acked, notsent_bytes, data_segs_out, delivered,
-# snd_wnd.
-_TCP_INFO = struct.Struct("=3xB12xI4xI24xII8xI28xI16xQ16xI8xI32xI32xI")
+# unacked, lost, last_data_recv, last_ack_recv, rtt, total_retrans, bytes_acked, notsent_bytes, data_segs_out,
+# delivered, snd_wnd.
+_TCP_INFO = struct.Struct("=3xB12xI4xI4xI16xII8xI28xI16xQ16xI8xI32xI32xI")
 #: The kernel moves its smoothed round trip by an eighth of the way to each answer (RFC 6298).
 _RTT_WEIGHT = 1 / 8
 #: Our kernel asks whether a closed window is open again, first after 0.2 s, then after 0.4, 0.8 and so on. The peer's
@@ -31,7 +31,7 @@ def sample(sock: socket.socket, queued_bytes: int) -> PathSample:
     except (OSError, AttributeError):
         return PathSample(0, queued_bytes, 0.0, 0.0, True)
     # Older kernels know less: their account is shorter. All ones mean a window that is open.
-    probes, mss, unacked, data_ms, ack_ms, rtt_us, resent, acked_bytes, unsent, sent, answered, window = (
+    probes, mss, unacked, lost, data_ms, ack_ms, rtt_us, resent, acked_bytes, unsent, sent, answered, window = (
         _TCP_INFO.unpack(account.ljust(_TCP_INFO.size, b"\xff"))
     )
     silence_s = min(data_ms, ack_ms) / 1000
@@ -47,6 +47,7 @@ def sample(sock: socket.socket, queued_bytes: int) -> PathSample:
         acked_bytes=acked_bytes,
         rtt_weight=_RTT_WEIGHT,
         probing=probes > 1 or (probes == 1 and silence_s >= IGNORED_S),  # it counts those since the last answer
+        missing_segments=lost,
     )
 
 

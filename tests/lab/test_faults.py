@@ -144,6 +144,22 @@ def test_a_nic_loses_the_share_of_packets_that_it_is_told_to(lab: Lab):
     assert all(wires.carries(lab, 0, 1, 0) for _ in range(20))
 
 
+def test_the_kernel_tells_what_it_takes_for_lost_and_no_more_when_that_has_arrived(lab: Lab):
+    sender, receiver = wires.stream(lab, 0, 1, 0)
+    with sender, receiver:
+        lab.silent_drop(1, 0)
+        sender.sendall(bytes(100))
+        until_s = time.monotonic() + 60
+        while not (told := sample(sender, 0)).missing_segments and time.monotonic() < until_s:
+            assert told.in_flight_bytes > 0
+            time.sleep(0.01)
+        assert told.missing_segments == 1
+        lab.undrop(1, 0)
+        while (told := sample(sender, 0)).in_flight_bytes and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert (told.missing_segments, told.in_flight_bytes) == (0, 0)
+
+
 def test_an_address_is_taken_and_given_back(lab: Lab):
     assert wires.carries(lab, 0, 1, 0)
     lab.take_address(0, 0)

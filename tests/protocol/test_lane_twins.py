@@ -134,6 +134,23 @@ def test_a_chunk_has_one_twin_and_not_on_its_own_lane() -> None:
         own.put_twin(parcel(), 2.0)
 
 
+def test_twins_find_room_in_a_full_window_and_as_much_again_is_all() -> None:
+    full = lane()
+    number = 0
+    while full.has_room(CHUNK):
+        full.put(parcel(number), 0.0)
+        number += 1
+    assert full.room_bytes < CHUNK
+    room_bytes = full.twin_room_bytes
+    assert room_bytes == full.room_bytes + full.window_bytes
+    other = lane(1)
+    chunks = [parcel(number + index) for index in range(room_bytes // CHUNK + 1)]
+    for chunk in chunks:
+        other.put(chunk, 0.0)
+        full.put_twin(chunk, 0.0)
+    assert full.twin_room_bytes == 0
+
+
 def test_new_chunks_pass_by_a_diverted_lane_even_where_the_others_are_full_or_it_is_to_be_probed() -> None:
     diverted, other = lane(0), lane(1)
     diverted.is_diverted, diverted.probe_due = True, Probe.OVERDUE

@@ -58,14 +58,15 @@ def test_a_conversation_makes_our_kernel_keep_answers_back_until_it_is_told_not_
 class Account:
     """A socket whose kernel says: so many questions whether the window is open, and so long ago the last answer."""
 
-    def __init__(self, probes: int, silence_ms: int) -> None:
-        self.probes, self.silence_ms = probes, silence_ms
+    def __init__(self, probes: int, silence_ms: int, lost: int = 0) -> None:
+        self.probes, self.silence_ms, self.lost = probes, silence_ms, lost
 
     def getsockopt(self, _level: int, _option: int, size: int) -> bytes:
         said = bytearray(size)
         said[3] = self.probes
         for place in (52, 56):  # last_data_recv, last_ack_recv
             said[place : place + 4] = self.silence_ms.to_bytes(4, sys.byteorder)
+        said[32:36] = self.lost.to_bytes(4, sys.byteorder)
         return bytes(said)
 
 
@@ -83,6 +84,11 @@ class Account:
 def test_a_question_that_the_far_kernel_may_ignore_accuses_nobody(probes: int, silence_ms: int, accuses: bool) -> None:
     told = sample(cast(socket.socket, Account(probes, silence_ms)), 0)
     assert (told.silence_s, told.probing) == (silence_ms / 1000, accuses)
+
+
+def test_segments_that_the_kernel_takes_for_lost_are_told() -> None:
+    assert sample(cast(socket.socket, Account(0, 5, lost=3)), 0).missing_segments == 3
+    assert sample(cast(socket.socket, Account(0, 5)), 0).missing_segments == 0
 
 
 class Nobody:
