@@ -93,7 +93,7 @@ class Settings:
         256 * KIB,
         "R2CCL_CHUNK_BYTES",
         "bytes",
-        "largest chunk over a network; on a slow NIC less, and between ranks of one machine up to four times as much",
+        "largest chunk over a network; on a slow NIC less, and between ranks of one machine up to eight times as much",
     )
     eager_bytes: int = setting(
         64 * KIB, "R2CCL_EAGER_BYTES", "bytes", "up to here a send goes out from a copy, which costs less than waiting"

@@ -9,7 +9,7 @@ there are only where some ranks share a node and others do not; costs come from 
 
 The size of chunks:
 
-* never above the setting (256 KiB), or between ranks of one machine four times as much (``Picture.chunk_bytes_most``);
+* never above the setting (256 KiB), or between ranks of one machine eight times as much (``Picture.chunk_bytes_most``);
 * at most about 2 ms on the slowest NIC, because a chunk is what is lost with a path and what a heartbeat queues behind.
   In steps of 32 KiB: 128 KiB on a NIC of 500 Mbit/s;
 * a transfer has one for each NIC, so that all carry. Cutting it up further, so that forwarding can begin earlier, costs

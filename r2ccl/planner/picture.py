@@ -27,7 +27,7 @@ DEFAULT_LATENCY_S = 30e-6
 #: Where the system doesn't say how fast a NIC is (loopback, veth): 10 Gbit/s, which one core can just about fill.
 DEFAULT_BANDWIDTH_BYTES_S = 1.25e9
 #: So much larger may chunks be between ranks of one machine than over a network.
-ON_ONE_MACHINE = 4
+ON_ONE_MACHINE = 8
 _BYTES_S_PER_MBIT_S = 125_000.0
 
 

@@ -94,9 +94,9 @@ def test_a_small_transfer_has_a_chunk_for_each_nic(nics: int, chunk_kib: int) ->
 @pytest.mark.parametrize("wire", ["loopback", "shared_memory"])
 @pytest.mark.parametrize(
     ("operation_bytes", "nics", "chunk_kib"),
-    [(64 * MIB, 1, 1024), (4 * MIB, 1, 1024), (4 * MIB, 2, 512), (2 * MIB, 1, 512), (MIB, 1, 256), (MIB // 2, 1, 128)],
+    [(64 * MIB, 1, 2048), (4 * MIB, 1, 1024), (4 * MIB, 2, 512), (2 * MIB, 1, 512), (MIB, 1, 256), (MIB // 2, 1, 128)],
 )
-def test_chunks_between_ranks_of_one_machine_are_up_to_four_times_as_large(
+def test_chunks_between_ranks_of_one_machine_are_up_to_eight_times_as_large(
     wire: str, operation_bytes: int, nics: int, chunk_kib: int
 ) -> None:
     picture = dataclasses.replace(even_picture(4, nics_per_rank=nics), wire=wire)
@@ -111,7 +111,7 @@ def test_a_chunk_between_ranks_of_one_machine_still_takes_two_milliseconds_and_f
     assert choose(all_reduce(256 * MIB), 4, large).chunk_bytes == 4 * MIB
 
 
-@pytest.mark.parametrize(("ranks", "chunk_kib"), [(3, 1024), (4, 1024), (6, 512), (10, 256), (64, 256)])
+@pytest.mark.parametrize(("ranks", "chunk_kib"), [(3, 2048), (4, 1024), (6, 512), (10, 256), (64, 256)])
 def test_a_chain_has_four_large_chunks_for_each_rank_that_forwards_or_small_ones(ranks: int, chunk_kib: int) -> None:
     picture = dataclasses.replace(even_picture(ranks), wire="loopback", algorithms="broadcast=chain")
     choice = choose(broadcast(8 * MIB), ranks, picture)
