@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -33,21 +34,35 @@ def belongs(frame: Frame, communicator: int, operation: int) -> bool:
     return bool(whose == communicator and number >= operation)
 
 
-def gather(queue: Iterable[Frame], taken: int) -> list[bytes | memoryview]:
-    """What waits, for one call; of the first frame so many bytes are gone."""
+def gather(queue: Iterable[Frame], taken: int, most_bytes: int) -> list[bytes | memoryview]:
+    """What waits, for one call, up to about so many bytes; of the first frame ``taken`` are gone. A call takes as long
+    as the kernel needs for all of it, and more on loopback, where a peer that reads meanwhile makes room for ever."""
     buffers: list[bytes | memoryview] = []
+    left = most_bytes + taken
     for header, payload in queue:
-        if len(buffers) >= GATHER_MAX:
+        if len(buffers) >= GATHER_MAX or left <= 0:
             break
         buffers.append(header)
-        if len(payload):
+        left -= len(header)
+        if 0 < left < len(payload):
+            payload = memoryview(payload)[:left]
+        if len(payload) and left > 0:
             buffers.append(payload)
+        left -= len(payload)
     if taken >= HEADER_BYTES:
         del buffers[0]
         taken -= HEADER_BYTES
     if taken:
         buffers[0] = memoryview(buffers[0])[taken:]
     return buffers
+
+
+def drop_taken(queue: deque[Frame], taken: int) -> int:
+    """Drop the frames that are gone with the first so many bytes. Returns how many of these are of the next."""
+    while queue and taken >= (size := len(queue[0][0]) + len(queue[0][1])):
+        taken -= size
+        queue.popleft()
+    return taken
 
 
 def deliver(receiver: Receiver, connection: Connection, header: Header, payload: memoryview) -> None:

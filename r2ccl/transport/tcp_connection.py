@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
-from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, gather, landed
+from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, drop_taken, gather, landed
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.joined import Joined
 from r2ccl.transport.losses import loss_of
@@ -69,6 +69,7 @@ class TcpConnection:
         #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment,
         #: and that they do is said there (None: every frame goes at once).
         self._is_joining, self._joined_bytes, self._joined = False, 0, joined
+        self._sent_in_turn = 0  #: What went out in it at once.
         #: A further reading is scheduled, whether or not the socket reports anything.
         self._reading_soon = False
         self._ending = False  #: The end was read, and will be told in the next turn.
@@ -114,6 +115,11 @@ class TcpConnection:
             if not self._writing:
                 self._join(len(header) + len(payload))
             return
+        if self._sent_in_turn >= WRITE_BYTES_PER_TURN:
+            # The kernel might take it, for the peer reads meanwhile; but others want a turn of the loop.
+            self._queue.append((header, payload))
+            self._start_writing()
+            return
         try:
             sent = sock.sendmsg((header, payload)) if len(payload) else sock.send(header)
         except BlockingIOError:
@@ -125,9 +131,11 @@ class TcpConnection:
             self._queue.append((header, payload))
             self._taken = sent
             self._start_writing()
-        elif self._joined is not None and not self._is_joining:
-            self._is_joining = True
-            self._loop.call_soon(self._turn_ended)
+        elif self._joined is not None:
+            self._sent_in_turn += sent
+            if not self._is_joining:
+                self._is_joining = True
+                self._loop.call_soon(self._turn_ended)
 
     def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
         """TCP has no one-sided writes."""
@@ -158,6 +166,7 @@ class TcpConnection:
     def _turn_ended(self) -> None:
         """Everybody has said what there was to say."""
         self._is_joining = False
+        self._sent_in_turn = 0
         self.flush()
 
     def flush(self) -> None:
@@ -193,28 +202,16 @@ class TcpConnection:
         """Hand the kernel what waits, up to a turn's share. Returns whether nothing is left. Raises ``OSError``."""
         budget = WRITE_BYTES_PER_TURN
         while self._queue and self._sock is not None and budget > 0:
-            buffers = gather(self._queue, self._taken)
+            buffers = gather(self._queue, self._taken, budget)
             try:
                 sent = self._sock.sendmsg(buffers)
             except BlockingIOError:
                 return False
             budget -= sent
-            if not self._advance(sent, sum(map(len, buffers))):
+            self._taken = drop_taken(self._queue, self._taken + sent)
+            if sent < sum(map(len, buffers)):
                 return False
         return not self._queue
-
-    def _advance(self, sent: int, offered: int) -> bool:
-        """Drop what the kernel took. Returns whether it took all that was offered."""
-        complete = sent == offered
-        sent += self._taken
-        while self._queue:
-            size = len(self._queue[0][0]) + len(self._queue[0][1])
-            if sent < size:
-                break
-            sent -= size
-            self._queue.popleft()
-        self._taken = sent
-        return complete
 
     # In.
 
