@@ -5,6 +5,7 @@ say of it is kept here, a few for each, because it would be said again late or o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -62,9 +63,7 @@ class Communicators:
         self._registrar = registrar
         self._own_stall_s = own_stall_s
         self._surrender = surrender
-        settings = shared.settings
-        chunk_bytes = largest_chunk_bytes(first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes))
-        self._pool = ScratchPool(chunk_bytes, SCRATCH_KEEP)
+        self._pool = ScratchPool(_largest_chunk_bytes(shared), SCRATCH_KEEP)
         self._channels: list[Channels] = []
         #: Said of communicators that were not made here yet.
         self._early: dict[int, list[Any]] = {}
@@ -288,3 +287,12 @@ class Communicators:
             communicator, members, self._shared, mailbox, self._courier, self._desk, self._pool, self._registrar,
             self._own_stall_s, self._surrender,
         )  # fmt: skip
+
+
+def _largest_chunk_bytes(shared: Shared) -> int:
+    """Of any communicator's plans: one of ranks of a single machine has larger chunks than the job."""
+    settings, node = shared.settings, shared.members[shared.rank].node
+    picture = first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes, tuning=shared.tuning)
+    if any(member.node == node and member.rank != shared.rank for member in shared.members):
+        return dataclasses.replace(picture, wire="shared_memory").chunk_bytes_most
+    return largest_chunk_bytes(picture)

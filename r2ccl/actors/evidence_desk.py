@@ -38,8 +38,8 @@ class EvidenceDesk:
         #: See ``Shared.new_errors``.
         self.new_errors = shared.new_errors
         self.new_bytes = shared.new_bytes
-        #: NIC -> all that it ever received for us, at the last look.
-        self._received: dict[int, int] = {}
+        #: NIC -> all that it ever sent and received for us, at the last look.
+        self._carried: dict[int, tuple[int, int]] = {}
         self._away_s = 0.0
         self._looked_s = shared.clock.now()
         self._due_s = self._looked_s + shared.settings.evidence_s
@@ -73,23 +73,23 @@ class EvidenceDesk:
                 self._perform(link, link.evidence.sample(seen, now))
 
     def _beset(self, now: float) -> set[int]:
-        """NICs that carried much for others since the last look. What several lanes over one interface carry is ours
-        together."""
+        """NICs that carried much for others since the last look. What several lanes, or addresses, of one interface
+        carry is ours together."""
         period_s, self._looked_s = now - self._looked_s, now
-        share = self._shared.settings.others_share
+        carried, before = self._shared.counters.bytes_by_nic(), self._carried
+        self._carried = carried
         nics = [port.nic for port in self._ports]
-        own: dict[int, tuple[int, int]] = {}
-        for port in self._ports:
-            index, sent_bytes = port.nic.index, sum(link.lookout.carried_bytes for link in port.links.values())
-            received_bytes = self._shared.counters.received_by(index)
-            own[index] = sent_bytes, received_bytes - self._received.get(index, 0)
-            self._received[index] = received_bytes
         beset = set()
         for nic in nics:
             counted = self.new_bytes(nic)
-            sent, received = zip(*(own[index] for index in lanes_over_device(nic, nics)), strict=True)
-            most_bytes = share * period_s * announced_bandwidth(nic)
-            if counted and others.are_among(counted, (sum(sent), sum(received)), most_bytes):
+            ours = [other.index for other in nics if other.name == nic.name]
+            sent, received = (
+                sum(carried.get(index, (0, 0))[way] - before.get(index, (0, 0))[way] for index in ours)
+                for way in (0, 1)
+            )
+            speed = sum(announced_bandwidth(nics[index]) for index in lanes_over_device(nic, nics))
+            most_bytes = self._shared.settings.others_share * period_s * speed
+            if counted and others.are_among(counted, (sent, received), most_bytes):
                 beset.add(nic.index)
         return beset
 

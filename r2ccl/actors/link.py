@@ -112,9 +112,12 @@ class Link:
 
     def void(self) -> None:
         """Nobody looked, or we were away: what was gathered of its connections is void."""
+        held_up = self.bulk_holes.is_held_up
         self.health.void()
         self.control_holes.void()
         self.bulk_holes.void()
+        if held_up:
+            self.route()
 
     def glance(self, control: PathSample, bulk: PathSample, pressed: bool, now: float) -> None:
         """Both accounts as they are now. ``pressed``: chunks to the peer wait because no lane has room."""

@@ -53,7 +53,7 @@ class Relays:
         """A direct link in service to a rank, rather one that is not late; always the same, so that frames keep their
         order."""
         links = [link for link in self._courier.links_up(rank) if not link.id.is_relayed]
-        return Way.over(min(links, key=lambda link: link.holds_up, default=None))
+        return Way.over(min(links, key=lambda link: link.is_late, default=None))
 
     def _use(self, way: Way) -> None:
         """The link may serve no lane of ours: it is watched as long as anything is in flight on it."""

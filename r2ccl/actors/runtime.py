@@ -111,7 +111,7 @@ class Runtime:
 
     def _add_children(self) -> None:
         shared, settings = self.shared, self.shared.settings
-        picture = first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes)
+        picture = first_picture(shared.members, settings.chunk_bytes, settings.eager_bytes, tuning=shared.tuning)
         shared.events.moment = functools.partial(moment, self.coordinators)
         chunk_bytes = largest_chunk_bytes(picture)
         for index, nic in enumerate(shared.members[shared.rank].carrying):

@@ -18,7 +18,7 @@ import uvloop
 import r2ccl
 from r2ccl.cli.bench_collectives import Shape
 from r2ccl.cli.bench_data import Buffers, make_buffers
-from r2ccl.cli.bench_turns import Answer, Hello, Turn, exercises
+from r2ccl.cli.bench_turns import Answer, Hello, Turn, exercises, tick
 from r2ccl.communicator import Communicator
 
 #: What a rank says of itself is short; introductions of thousands of ranks are not.
@@ -103,16 +103,6 @@ async def timed(operation: Operation, iterations: int) -> Answer:
         times_s.append(time.perf_counter() - started_s)
         starts_s.append(started_s)
     return Answer(starts_s, times_s, cpu_s=time.process_time() - cpu_before_s)
-
-
-async def tick(period_s: float, gaps_s: list[float]) -> None:
-    """What a server's other work is to the loop: something that wants to run every few milliseconds."""
-    last_s = time.perf_counter()
-    while True:
-        await asyncio.sleep(period_s)
-        now_s = time.perf_counter()
-        gaps_s.append(now_s - last_s)
-        last_s = now_s
 
 
 async def serve(control: str, progress: str = "loop") -> None:

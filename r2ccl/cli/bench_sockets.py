@@ -10,10 +10,14 @@ as each rank must send and receive at the least, 2(n-1)/n of the size:
 * ``streams``: the same without a stop between operations, over one connection for each NIC. What the wires carry.
 * ``mptcp``: the same over one connection of the kernel's Multipath TCP.
 * ``memcpy``: from one array to another by numpy, in all ranks at once.
+
+With a ticker, a thread moves the bytes and the ticker has a loop of its own, as with the progress thread: what is left
+of a loop's punctuality where the cores are taken.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,16 +26,17 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from r2ccl.cli.bench_collectives import COLLECTIVES
 from r2ccl.cli.bench_mptcp import IPPROTO_MPTCP, fell_back
-from r2ccl.cli.bench_turns import Answer, Control, Hello, Turn
+from r2ccl.cli.bench_turns import Answer, Control, Hello, Turn, tick
 from r2ccl.clock import MonotonicClock
+from r2ccl.progress import SWITCH_INTERVAL_S
 
 Mode = Literal["exchange", "streams", "mptcp", "memcpy"]
 LOOPBACK: Final = "127.0.0.1"
@@ -180,14 +185,35 @@ def play(options: SocketOptions, wires: Wires, turn: Turn) -> Answer:
     for _ in range(turn.warmup):
         operation()
     wires.barrier(options.ranks)
+    if turn.tick_s:
+        return asyncio.run(_beside_ticker(operation, turn))
+    return _timed(operation, turn.iterations)
+
+
+def _timed(operation: Callable[[], None], iterations: int) -> Answer:
     starts_s, times_s = [], []
     cpu_before_s = time.process_time()
-    for _ in range(turn.iterations):
+    for _ in range(iterations):
         started_s = MonotonicClock.now()
         operation()
         times_s.append(MonotonicClock.now() - started_s)
         starts_s.append(started_s)
     return Answer(starts_s, times_s, cpu_s=time.process_time() - cpu_before_s)
+
+
+async def _beside_ticker(operation: Callable[[], None], turn: Turn) -> Answer:
+    """On a thread of its own, that the loop has nothing to do but to tick."""
+    gaps_s: list[float] = []
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        async with asyncio.TaskGroup() as group:
+            ticker = group.create_task(tick(turn.tick_s, gaps_s))
+            answer = await asyncio.to_thread(_timed, operation, turn.iterations)
+            ticker.cancel()
+    finally:
+        sys.setswitchinterval(interval_s)
+    return replace(answer, gaps_s=gaps_s)
 
 
 def _play_stream(options: SocketOptions, wires: Wires, turn: Turn, size: int) -> Answer:

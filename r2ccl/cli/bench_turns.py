@@ -9,6 +9,7 @@ Imported by peers too, in interpreters that have no r2ccl: standard library and 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -179,6 +180,16 @@ class Control:
 
     def answer(self, answer: Answer) -> None:
         self._socket.sendall(answer.as_line().encode())
+
+
+async def tick(period_s: float, gaps_s: list[float]) -> None:
+    """What a server's other work is to the loop: something that wants to run every few milliseconds."""
+    last_s = time.perf_counter()
+    while True:
+        await asyncio.sleep(period_s)
+        now_s = time.perf_counter()
+        gaps_s.append(now_s - last_s)
+        last_s = now_s
 
 
 def exercises(turn: Turn, shape: Shape, check: int) -> list[Exercise]:

@@ -67,7 +67,9 @@ _ABOUT: Final = MappingProxyType(
             operations, what the wires carry. Kernel MPTCP: the same over one connection. Open MPI and gloo were given
             both NICs.""",
         parts.SERVER: """While one all-reduce after the other runs, a ticker asks the application's own loop for its
-            turn every {tick_ms:g} ms. Figures are of the gaps between two ticks.""",
+            turn every {tick_ms:g} ms. Figures are of the gaps between two ticks. Plain sockets: a thread moves the
+            bytes and nothing more, and the loop has nothing to do but to tick: how late the system lets it, where the
+            cores are taken.""",
         parts.SMALL: """{window} all-reduces are started, then waited for. gloo by `async_op=True`, Open MPI by
             `Iallreduce`.""",
         parts.PRICE: """The same wires; r2ccl beside itself, in pairs of turns. Without checksums:

@@ -134,6 +134,7 @@ def loopback_sides(key: str, ranks: int, pythons: Pythons, inherited: Mapping[st
             return [
                 ours(OURS, loop, tcp), ours(THREAD, loop, tcp, "thread"),
                 ours(SHARED, loop, memory), ours(SHARED_THREAD, loop, memory, "thread"),
+                floor("exchange", ranks, inherited),
             ]  # fmt: skip
         case "small":
             return [

@@ -14,7 +14,8 @@ Two things are told, each from what the far kernel has acknowledged *in order* s
     a hole          the kernel itself takes packets for lost, and for so long has not got over it. What can take another
                     path shall take it; the link is not accused, for lost packets alone are no silence
 
-So long is a heartbeat, and for a hole also two round trips, which the kernel needs to fill it.
+So long is a heartbeat and two round trips, whichever is more: an answer takes one, and the kernel needs two to fill a
+hole. By a heartbeat alone a path of 25 ms would never be answered in time, and every beat would ask for another.
 
 A closed window is neither, as for silence: the peer does not read, and its kernel says so."""
 
@@ -77,6 +78,6 @@ class Holes:
             self._missing_since_s = None
         elif self._missing_since_s is None:
             self._missing_since_s = now
-        self.is_unanswered = now - self._since_s >= self._patience_s
         fill_s = max(self._patience_s, FILL_ROUND_TRIPS * account.rtt_s)
+        self.is_unanswered = now - self._since_s >= fill_s
         self.is_held_up = self._missing_since_s is not None and now - self._missing_since_s >= fill_s

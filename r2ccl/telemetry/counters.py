@@ -74,9 +74,13 @@ class Counters:
             counters = self._links[key] = LinkCounters()
         return counters
 
-    def received_by(self, local_nic: int) -> int:
-        """All bytes that arrived on one NIC."""
-        return sum(counters.received_bytes for (nic, _), counters in self._links.items() if nic == local_nic)
+    def bytes_by_nic(self) -> dict[int, tuple[int, int]]:
+        """By own NIC: all bytes that were sent on it, and that arrived."""
+        sums: dict[int, tuple[int, int]] = {}
+        for (nic, _), counters in self._links.items():
+            sent, received = sums.get(nic, (0, 0))
+            sums[nic] = sent + counters.sent_bytes, received + counters.received_bytes
+        return sums
 
     def record_arrivals(self, capacity: int) -> None:
         """Keep the latest ``capacity`` arrivals, for a plot of throughput over time; what was kept so far is dropped.

@@ -64,19 +64,15 @@ class TcpConnection:
         self._forget: Callable[[TcpConnection], None] | None = None
         #: Frames that the kernel has not taken completely, oldest first; of the first, ``_taken`` bytes are gone.
         self._queue: deque[Frame] = deque()
-        self._taken = 0
-        self._writing = False
+        self._taken, self._writing = 0, False
         #: Something went out in this turn of the loop: small frames wait for its end, of so many bytes at the moment,
         #: and that they do is said there (None: every frame goes at once).
         self._is_joining, self._joined_bytes, self._joined = False, 0, joined
         self._sent_in_turn = 0  #: What went out in it at once.
-        #: A further reading is scheduled, whether or not the socket reports anything.
-        self._reading_soon = False
+        self._reading_soon = False  #: A further reading is scheduled, whether or not the socket reports anything.
         self._ending = False  #: The end was read, and will be told in the next turn.
-        #: Bytes [_start, _end) of the inbox are unparsed.
-        self._inbox = _NO_INBOX
-        self._start = 0
-        self._end = 0
+        self._inbox = _NO_INBOX  #: Bytes [_start, _end) are unparsed.
+        self._start = self._end = 0
         #: The large chunk being received: header, where it goes, how much is there. None: between frames.
         self._header: Header | None = None
         self._target: memoryview | None = None
@@ -115,13 +111,14 @@ class TcpConnection:
             if not self._writing:
                 self._join(len(header) + len(payload))
             return
-        if self._sent_in_turn >= WRITE_BYTES_PER_TURN:
-            # The kernel might take it, for the peer reads meanwhile; but others want a turn of the loop.
+        room = WRITE_BYTES_PER_TURN - self._sent_in_turn  # The kernel may take more; others want a turn of the loop.
+        if room <= 0:
             self._queue.append((header, payload))
             self._start_writing()
             return
+        offered = payload if len(payload) <= room else memoryview(payload)[:room]
         try:
-            sent = sock.sendmsg((header, payload)) if len(payload) else sock.send(header)
+            sent = sock.sendmsg((header, offered)) if len(payload) else sock.send(header)
         except BlockingIOError:
             sent = 0
         except OSError as error:
@@ -131,11 +128,7 @@ class TcpConnection:
             self._queue.append((header, payload))
             self._taken = sent
             self._start_writing()
-        elif self._joined is not None:
-            self._sent_in_turn += sent
-            if not self._is_joining:
-                self._is_joining = True
-                self._loop.call_soon(self._turn_ended)
+        self._went_out(sent)
 
     def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
         """TCP has no one-sided writes."""
@@ -162,6 +155,14 @@ class TcpConnection:
         self._joined_bytes += size
         if self._joined_bytes > JOINED_BYTES_MAX:
             self.flush()
+
+    def _went_out(self, sent: int) -> None:
+        """So much of what may go out in this turn."""
+        if sent and self._joined is not None:
+            self._sent_in_turn += sent
+            if not self._is_joining:
+                self._is_joining = True
+                self._loop.call_soon(self._turn_ended)
 
     def _turn_ended(self) -> None:
         """Everybody has said what there was to say."""
@@ -200,7 +201,7 @@ class TcpConnection:
 
     def _write_queue(self) -> bool:
         """Hand the kernel what waits, up to a turn's share. Returns whether nothing is left. Raises ``OSError``."""
-        budget = WRITE_BYTES_PER_TURN
+        budget = WRITE_BYTES_PER_TURN - self._sent_in_turn
         while self._queue and self._sock is not None and budget > 0:
             buffers = gather(self._queue, self._taken, budget)
             try:
@@ -208,6 +209,7 @@ class TcpConnection:
             except BlockingIOError:
                 return False
             budget -= sent
+            self._went_out(sent)
             self._taken = drop_taken(self._queue, self._taken + sent)
             if sent < sum(map(len, buffers)):
                 return False
@@ -337,6 +339,7 @@ class TcpConnection:
             self.on_abort()
             return
         if self._queue and not self._writing:
+            self._sent_in_turn = 0
             # What was said in this turn, a goodbye for instance, would have gone out at once if it had been alone.
             with contextlib.suppress(OSError):
                 self._write_queue()

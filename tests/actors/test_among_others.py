@@ -107,6 +107,41 @@ def test_what_we_send_and_receive_ourselves_is_no_others() -> None:
     play(story, SLOW_NETWORK, settings=FAST_LOOKS)
 
 
+def test_also_when_what_was_gathered_of_a_link_was_void_meanwhile() -> None:
+    async def story(world: World) -> None:
+        runtime, counters = world.runtimes[0], world.communicators[0].counters
+        await looks(world, 2)
+        runtime.evidence._beset(world.loop.time())
+        runtime.evidence.new_bytes = lambda nic: (2 * MUCH, 0)
+        await asyncio.sleep(0.1)
+        counters.link(0, 1).sent_bytes += 2 * MUCH
+        for port in runtime.ports:
+            for link in port.links.values():
+                link.lookout.restart()
+        assert runtime.evidence._beset(world.loop.time()) == {1}
+
+    play(story)
+
+
+@pytest.mark.parametrize(("host", "beset"), [(None, set()), ("10.9.9.9", {0, 1})])
+def test_lanes_over_one_interface_share_its_speed_and_addresses_do_not(host: str | None, beset: set[int]) -> None:
+    """With two lanes 5 Gbit/s each: a tenth of what both could carry in a tenth of a second is 12.5 MB."""
+
+    async def story(world: World) -> None:
+        runtime = world.runtimes[0]
+        await looks(world, 2)
+        for port in runtime.ports:
+            endpoint = runtime.ports[0].nic.endpoint if host is None or port.nic.index == 0 else None
+            endpoint = endpoint or dataclasses.replace(port.nic.endpoint, host=host or "")
+            port.nic = dataclasses.replace(port.nic, name="eth0", endpoint=endpoint, speed_mbit_s=5000)
+        runtime.evidence._beset(world.loop.time())
+        runtime.evidence.new_bytes = lambda nic: (10_000_000, 0)
+        await asyncio.sleep(0.1)
+        assert runtime.evidence._beset(world.loop.time()) == beset
+
+    play(story)
+
+
 def test_what_several_lanes_over_one_interface_carry_is_ours_together() -> None:
     async def story(world: World) -> None:
         runtime = world.runtimes[0]

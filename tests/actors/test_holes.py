@@ -209,3 +209,16 @@ def test_memory_that_its_peer_does_not_read_is_not_asked_again() -> None:
             assert beats(said) == 0
 
     run_on_one_node(story)
+
+
+def test_what_is_void_diverts_no_lane() -> None:
+    async def story(world: World) -> None:
+        link = link_of(world, 0, 0)
+        assert link.lane is not None
+        link.bulk_holes.is_held_up = True
+        link.route()
+        assert link.lane.is_diverted
+        link.void()
+        assert not link.lane.is_diverted
+
+    simulate(story)

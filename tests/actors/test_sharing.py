@@ -168,3 +168,11 @@ def test_three_neighbours_add_up_through_memory() -> None:
         assert all(set(carried(world, rank)) == {"memory"} for rank in range(3))
 
     on_one_node(story, ranks=3, nics=1)
+
+
+def test_scratch_memory_fits_the_chunks_of_groups_on_one_machine_too() -> None:
+    async def story(world: World) -> None:
+        (pool,) = {runtime.communicators._pool for runtime in world.runtimes[:1]}
+        assert pool.size == 8 * world.shape.settings.chunk_bytes
+
+    on_one_node(story)

@@ -46,7 +46,7 @@ def everything() -> Results:
     gaps = tuple([0.0051] * 98 + [0.009, 0.030])
     server = [
         measured(side, parts.GIB, [9e5, 9e5], gaps_s=gaps)
-        for side in (parts.OURS, parts.THREAD, parts.SHARED, parts.SHARED_THREAD)
+        for side in (parts.OURS, parts.THREAD, parts.SHARED, parts.SHARED_THREAD, parts.EXCHANGE)
     ]
     small = [measured(side, parts.KIB, [time] * 3) for side, time in ((parts.OURS, 1000.0), (parts.GLOO, 6000.0))]
     price = [

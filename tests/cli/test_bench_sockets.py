@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -130,3 +131,13 @@ def test_ranks_find_one_another_and_let_in_nobody_without_the_token():
         for one in wires:
             one.close()
     assert sinks == [bytearray(b"abc")] * 2
+
+
+def test_a_ticker_has_its_turns_while_a_thread_moves_the_bytes() -> None:
+    turn = dataclasses.replace(a_turn(1 << 18, iterations=100), tick_s=0.001)
+    with ring(2, 1) as wires:
+        answers = on_all(2, lambda rank: play(options_of(2, "exchange")[rank], wires[rank], turn))
+    for answer in answers:
+        assert len(answer.times_s) == 100
+        assert answer.gaps_s
+        assert min(answer.gaps_s) >= 0.001

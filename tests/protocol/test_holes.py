@@ -61,7 +61,14 @@ def test_packets_that_are_found_after_all_are_no_hole() -> None:
 
 
 def test_on_a_long_path_a_hole_may_take_two_round_trips() -> None:
-    assert watch([Look(7, 1, rtt_s=0.95 * PATIENCE_S)] * 4) == ["", "u", "uh", "uh"]
+    assert watch([Look(7, 1, rtt_s=0.95 * PATIENCE_S)] * 4) == ["", "", "uh", "uh"]
+
+
+def test_on_a_long_path_an_answer_may_take_its_time_and_beats_do_not_ask_for_ever() -> None:
+    """Each look a beat goes out and an answer comes to the one of three looks ago, as long as there are beats."""
+    rtt_s = 3 * PATIENCE_S
+    assert watch([Look(number // 3, rtt_s=rtt_s) for number in range(30)]) == [""] * 30
+    assert watch([Look(rtt_s=rtt_s)] * 8) == [""] * 6 + ["u", "u"]
 
 
 @pytest.mark.parametrize("pause", [IDLE, Look(7, 1, limited=True)])

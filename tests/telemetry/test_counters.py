@@ -46,11 +46,12 @@ def test_a_snapshot_sums_per_nic_and_over_all() -> None:
     assert total["sent_bytes"] == 330
 
 
-def test_what_a_nic_received_is_the_sum_over_its_peers() -> None:
+def test_what_a_nic_carried_is_the_sum_over_its_peers() -> None:
     counters = Counters()
     for nic, peer, size in ((0, 1, 10), (0, 2, 20), (1, 1, 400)):
         counters.link(nic, peer).received_bytes = size
-    assert [counters.received_by(nic) for nic in range(3)] == [30, 400, 0]
+        counters.link(nic, peer).sent_bytes = 2 * size
+    assert counters.bytes_by_nic() == {0: (60, 30), 1: (800, 400)}
 
 
 def test_without_traffic_a_snapshot_is_all_noughts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,27 +91,41 @@ class Turns:
             self.writer()
 
 
-def test_however_much_the_kernel_takes_a_turn_ends_after_a_share_and_all_goes_out_in_order() -> None:
+TINY, PART, WHOLE = 64, WRITE_BYTES_PER_TURN * 3 // 4, 2 * WRITE_BYTES_PER_TURN
+
+
+@pytest.mark.parametrize(
+    "sizes", [[PART] * 8, [WHOLE] * 3, [TINY, WRITE_BYTES_PER_TURN // 2] * 10, [WHOLE, TINY, PART]]
+)
+def test_however_much_the_kernel_takes_a_turn_ends_after_a_share_and_all_goes_out_in_order(sizes: list[int]) -> None:
     loop, sock = Turns(), Insatiable()
     connection = TcpConnection(loop, Nobody(), 0, Purpose.BULK, Joined())  # type: ignore[arg-type]
     connection.open(sock, b"", lambda _: None)  # type: ignore[arg-type]
-    size = WRITE_BYTES_PER_TURN * 3 // 4
-    said = [(bytes([number]) * HEADER_BYTES, bytes([number]) * size) for number in range(8)]
+    said = [(bytes([number]) * HEADER_BYTES, bytes([number]) * size) for number, size in enumerate(sizes)]
     for header, payload in said:
         connection.send(header, payload)
     whole = b"".join(header + payload for header, payload in said)
-    before = 0
-    turns = 0
+    before, turns = 0, 0
     while len(sock.said) < len(whole):
-        assert len(sock.said) - before <= WRITE_BYTES_PER_TURN + HEADER_BYTES + size
+        # What is joined to the last of a turn goes with it.
+        assert len(sock.said) - before <= WRITE_BYTES_PER_TURN + 2 * HEADER_BYTES
         before = len(sock.said)
         loop.turn()
         turns += 1
         assert turns < 20
     assert sock.said == whole
-    assert turns >= 4
-    assert max(sock.taken) <= WRITE_BYTES_PER_TURN + HEADER_BYTES
+    assert turns >= len(whole) // WRITE_BYTES_PER_TURN - 1
     # And in a later turn a frame goes out at once again.
     loop.turn()
-    connection.send(*said[0])
-    assert sock.said == whole + b"".join(said[0])
+    connection.send(b"h" * HEADER_BYTES, b"again")
+    assert sock.said == whole + b"h" * HEADER_BYTES + b"again"
+
+
+def test_the_last_word_goes_out_also_in_a_turn_that_is_used_up() -> None:
+    loop, sock = Turns(), Insatiable()
+    connection = TcpConnection(loop, Nobody(), 0, Purpose.CONTROL, Joined())  # type: ignore[arg-type]
+    connection.open(sock, b"", lambda _: None)  # type: ignore[arg-type]
+    connection.send(b"h" * HEADER_BYTES, bytes(WRITE_BYTES_PER_TURN - HEADER_BYTES))
+    connection.send(b"g" * HEADER_BYTES, b"goodbye")
+    connection.abort()
+    assert sock.said.endswith(b"goodbye")
