@@ -130,8 +130,10 @@ class Trainings:
         return ranks
 
     def _to_the_end(self, training: Training) -> Training:
-        """It must have come there. Raises :class:`TrainingFailed`."""
-        if training.trouble or len(training.steps) != self._options.steps:
+        """It must have come there. Raises :class:`TrainingFailed`. How the peer's processes end after their last step
+        is its own affair: once in a while one of gloo's aborts."""
+        all_steps = len(training.steps) == self._options.steps
+        if not all_steps or (training.trouble and training.backend != "gloo"):
             raise TrainingFailed(
                 f"{training.backend}: a training that should have gone through ended after step "
                 f"{len(training.steps)}: {training.trouble}; --logs DIRECTORY keeps what the ranks write"
