@@ -61,9 +61,10 @@ def test_ranks_of_all_kinds_take_turns(tiny: CliRunner, key: str, floor: str):
 
 
 @pytest.mark.timeout(300)
-def test_a_ticker_runs_beside_large_operations_in_all_four_ways(tiny: CliRunner):
+def test_a_ticker_runs_beside_large_operations_in_all_ways_and_beside_plain_sockets(tiny: CliRunner):
     measured = told(tiny, parts.SERVER)["parts"][parts.SERVER]["measured"]
-    assert [one["side"] for one in measured] == [parts.OURS, parts.THREAD, parts.SHARED, parts.SHARED_THREAD]
+    ours = [parts.OURS, parts.THREAD, parts.SHARED, parts.SHARED_THREAD]
+    assert [one["side"] for one in measured] == [*ours, parts.EXCHANGE]
     assert all(gap_s >= parts.TICK_S * 0.5 for one in measured for gap_s in one["gaps_s"])
     assert sum(len(one["gaps_s"]) for one in measured) > 0
 
