@@ -150,7 +150,7 @@ class HealthMonitor(Actor):
         again when that ``began``."""
         link.route()
         lane = link.lane
-        if (link.is_late or link.bulk_holes.is_held_up) and lane is not None and lane.outstanding:
+        if link.holds_chunks_up and lane is not None and lane.outstanding:
             self._courier.hedge(lane)
         if began:
             self._courier.resync(link.id.peer)

@@ -90,8 +90,7 @@ class Link:
         """Its lane gets no new chunks while it is late, or held up by a hole, or left for a faster one (the shadow
         route), or for memory; to be called when one of them changes, and when it got a lane."""
         if self.lane is not None:
-            late = self.is_late or self.bulk_holes.is_held_up
-            self.lane.is_diverted = late or self.is_bypassed or self.evidence.is_diverted
+            self.lane.is_diverted = self.holds_chunks_up or self.is_bypassed or self.evidence.is_diverted
 
     @property
     def holds_up(self) -> bool:
@@ -99,9 +98,14 @@ class Link:
         return self.is_late or self.control_holes.is_held_up
 
     @property
+    def holds_chunks_up(self) -> bool:
+        """Likewise chunks."""
+        return self.is_late or self.bulk_holes.is_held_up
+
+    @property
     def is_suspected(self) -> bool:
         """Something of what is new goes by others."""
-        return self.is_late or self.control_holes.is_held_up or self.bulk_holes.is_held_up
+        return self.holds_up or self.holds_chunks_up
 
     @property
     def is_unanswered(self) -> bool:

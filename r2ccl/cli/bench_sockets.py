@@ -34,7 +34,7 @@ import numpy as np
 
 from r2ccl.cli.bench_collectives import COLLECTIVES
 from r2ccl.cli.bench_mptcp import IPPROTO_MPTCP, fell_back
-from r2ccl.cli.bench_turns import Answer, Control, Hello, Turn, tick
+from r2ccl.cli.bench_turns import Answer, Control, Hello, Turn, tick, timed
 from r2ccl.clock import MonotonicClock
 from r2ccl.progress import SWITCH_INTERVAL_S
 
@@ -187,18 +187,7 @@ def play(options: SocketOptions, wires: Wires, turn: Turn) -> Answer:
     wires.barrier(options.ranks)
     if turn.tick_s:
         return asyncio.run(_beside_ticker(operation, turn))
-    return _timed(operation, turn.iterations)
-
-
-def _timed(operation: Callable[[], None], iterations: int) -> Answer:
-    starts_s, times_s = [], []
-    cpu_before_s = time.process_time()
-    for _ in range(iterations):
-        started_s = MonotonicClock.now()
-        operation()
-        times_s.append(MonotonicClock.now() - started_s)
-        starts_s.append(started_s)
-    return Answer(starts_s, times_s, cpu_s=time.process_time() - cpu_before_s)
+    return timed(operation, turn.iterations)
 
 
 async def _beside_ticker(operation: Callable[[], None], turn: Turn) -> Answer:
@@ -209,7 +198,7 @@ async def _beside_ticker(operation: Callable[[], None], turn: Turn) -> Answer:
     try:
         async with asyncio.TaskGroup() as group:
             ticker = group.create_task(tick(turn.tick_s, gaps_s))
-            answer = await asyncio.to_thread(_timed, operation, turn.iterations)
+            answer = await asyncio.to_thread(timed, operation, turn.iterations)
             ticker.cancel()
     finally:
         sys.setswitchinterval(interval_s)

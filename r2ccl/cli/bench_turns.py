@@ -192,6 +192,18 @@ async def tick(period_s: float, gaps_s: list[float]) -> None:
         last_s = now_s
 
 
+def timed(operation: Callable[[], object], iterations: int) -> Answer:
+    """The timed part, back to back."""
+    starts_s, times_s = [], []
+    cpu_before_s = time.process_time()
+    for _ in range(iterations):
+        started_s = time.perf_counter()
+        operation()
+        times_s.append(time.perf_counter() - started_s)
+        starts_s.append(started_s)
+    return Answer(starts_s, times_s, cpu_s=time.process_time() - cpu_before_s)
+
+
 def exercises(turn: Turn, shape: Shape, check: int) -> list[Exercise]:
     """The data of one checked iteration, one for each operation of the window."""
     return [Exercise(shape, turn.seed + check * turn.window + place) for place in range(turn.window)]
@@ -222,14 +234,7 @@ def play(library: Library, turn: Turn) -> Answer:
     for _ in range(turn.warmup):
         operation()
     library.barrier()
-    starts_s, times_s = [], []
-    cpu_before_s = time.process_time()
-    for _ in range(turn.iterations):
-        started_s = time.perf_counter()
-        operation()
-        times_s.append(time.perf_counter() - started_s)
-        starts_s.append(started_s)
-    cpu_s = time.process_time() - cpu_before_s
+    times = timed(operation, turn.iterations)
     wrong = 0
     for check in range(turn.checks):
         expected = exercises(turn, shape, check)
@@ -238,7 +243,7 @@ def play(library: Library, turn: Turn) -> Answer:
         operation()
         for exercise, buffers in zip(expected, window, strict=True):
             wrong += exercise.wrong_elements(buffers, damage=turn.damage)
-    return Answer(starts_s, times_s, wrong, cpu_s=cpu_s)
+    return replace(times, wrong=wrong)
 
 
 def serve(library: Library, control: Control) -> None:

@@ -55,7 +55,7 @@ class Holes:
         self._since_s: float | None = None
         #: Since when, besides, packets are missing.
         self._missing_since_s: float | None = None
-        #: What is in flight waits for an answer for longer than a beat.
+        #: What is in flight has waited for an answer for so long.
         self.is_unanswered = False
         #: It waits behind a hole that is not filled.
         self.is_held_up = False
