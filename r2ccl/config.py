@@ -96,7 +96,10 @@ class Settings:
         "largest chunk over a network; on a slow NIC less, and between ranks of one machine up to eight times as much",
     )
     eager_bytes: int = setting(
-        64 * KIB, "R2CCL_EAGER_BYTES", "bytes", "up to here a send goes out from a copy, which costs less than waiting"
+        64 * KIB,
+        "R2CCL_EAGER_BYTES",
+        "bytes",
+        "up to here, or 4 times as much on one machine, a send goes out from a copy, which costs less than waiting",
     )
     tuning: str = setting(
         "",

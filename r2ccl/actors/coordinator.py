@@ -186,7 +186,7 @@ class Coordinator(Actor):
             None if outlives else operation, index, planned.chunk_bytes, operation.turn,
         )  # fmt: skip
         if not self.courier.submit(parcel):
-            if len(payload) <= self.shared.settings.eager_bytes:
+            if len(payload) <= planned.eager_bytes:
                 # Of little the target would not say that it is in the operation.
                 self.asks.ask(operation, send.target)
             else:

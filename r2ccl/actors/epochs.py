@@ -57,6 +57,7 @@ class Epochs:
             hierarchy=settings.hierarchy,
             tuning=shared.tuning,
             algorithms=settings.algorithms,
+            one_sided=shared.one_sided,
         )
         #: Of the first picture.
         self.first = self._plans_from(self._first)

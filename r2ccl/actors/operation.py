@@ -60,7 +60,9 @@ class Planned:
     chunk_bytes: int
     #: Ranks that this rank sends to.
     targets: tuple[int, ...]
-    #: Sources that send more than fits an eager copy, and must hear that we have entered.
+    #: The most that goes out from a copy.
+    eager_bytes: int
+    #: Sources that send more than that, and must hear that we have entered.
     bulky_sources: tuple[int, ...]
     reason: str
     #: Of the picture that it was planned from.

@@ -120,14 +120,14 @@ class Plans:
         where = plan_memory(program, in_place(count), 1)
         planned = self._planned(call, prepare(program, max(1, chunk_bytes // item)), where, None, "message")
         # A receiver that waits for any source must hear of what waits for its memory.
-        hears = (peer,) if count * item > self._picture.eager_bytes else ()
+        hears = (peer,) if count * item > planned.eager_bytes else ()
         return dataclasses.replace(planned, step=tag, bulky_sources=hears, asked=None)
 
     def _planned(self, call: Call, waits: Waits, where: MemoryPlan, reduce: Reducer | None, reason: str) -> Planned:
         program, item = waits.program, call.dtype.itemsize
         agreed, described = describe(call)
         fingerprint = zlib.crc32(f"{agreed} | {self._agreement}".encode())
-        eager_bytes = self._picture.eager_bytes
+        eager_bytes = self._eager_bytes(call)
         incoming: dict[int, int] = {}
         for receive in program.receives:
             incoming[receive.source] = incoming.get(receive.source, 0) + _elements(receive) * item
@@ -162,12 +162,18 @@ class Plans:
             chunk_bytes=waits.chunk_elements * item,
             targets=tuple(sorted({send.target for send in program.sends})),
             bulky_sources=tuple(s for s, size in sorted(incoming.items()) if size > eager_bytes),
+            eager_bytes=eager_bytes,
             uneven_sources=tuple(sorted(incoming)) if call.uneven else (),
             reason=reason,
             epoch=self._picture.epoch,
             asked=call,
             under=_in_short(self._agreement),
         )
+
+    def _eager_bytes(self, call: Call) -> int:
+        """What goes out from a copy. All ranks must say the same: who sends less waits for no announcement."""
+        is_small = not call.uneven and call.elements * call.dtype.itemsize <= self._picture.small_bytes
+        return self._picture.small_bytes if is_small else self._picture.eager_bytes
 
     def _among_members(self, program: Program) -> Program:
         """The program with the members' ranks in the job."""

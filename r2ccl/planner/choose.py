@@ -3,9 +3,9 @@
 The algorithm is the one that the cost model expects to be fastest among those that are allowed, by figures that were
 measured (``r2ccl tune``) or else by defaults; so the sizes at which algorithms change are nobody's constants. One that
 was asked for by name (R2CCL_ALGORITHMS) goes before, where it is allowed. Some rules are no matter of cost: what sends
-from copies is never used above the eager limit; neither is the direct reduce-scatter, whose receivers keep what comes
-out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes. Hierarchical schedules
-there are only where some ranks share a node and others do not; costs come from ``levels`` then.
+from copies is never used for more than is small (``Picture.small_bytes``); neither is the direct reduce-scatter, whose
+receivers keep what comes out of turn; and where blocks of an all-to-all differ only the direct way knows their sizes.
+Hierarchical schedules there are only where some ranks share a node and others do not; costs come from ``levels`` then.
 
 The size of chunks:
 
@@ -83,7 +83,7 @@ def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
 
 
 def _allowed(request: Request, picture: Picture) -> list[Algorithm]:
-    is_small = request.payload_bytes <= picture.eager_bytes and not request.uneven
+    is_small = request.payload_bytes <= picture.small_bytes and not request.uneven
     allowed = [
         known
         for known in ALGORITHMS
@@ -151,7 +151,7 @@ def _reason(
     if picture.cost is not None:
         text += f"; by what was measured on {picture.wire.replace('_', ' ')}"
     if request.kind is CollectiveKind.ALL_REDUCE and "recursive_doubling" not in expected:
-        text += f"; recursive_doubling sends from copies, so only up to {picture.eager_bytes} bytes"
+        text += f"; recursive_doubling sends from copies, so only up to {picture.small_bytes} bytes"
     return f"{text}; chunks of {chunk_bytes} bytes"
 
 

@@ -26,6 +26,7 @@ from r2ccl.sim.faults import (
 from r2ccl.sim.programs import Programs
 from r2ccl.sim.world import Shape
 from r2ccl.transport.memory_path import Model
+from r2ccl.tuning import Tuning, WireCost
 
 #: Chunks x ranks of all calls together: what bounds the real time that a world takes.
 WORK_MAX = 3600
@@ -156,6 +157,7 @@ class Scenario:
             + (", one-sided" if shape.one_sided else "")
             + (", rails apart" if shape.model.rails_apart else "")
             + (", all on one node" if shape.one_node else "")
+            + (" and planned for it" if shape.tuning is not None else "")
             + (f", nodes {shape.nodes}" if shape.nodes else ""),
             f"  settings: {', '.join(changed)}",
             f"  model: {shape.model}",
@@ -305,7 +307,7 @@ def _on_nodes(
             shape, nodes=tuple(sorted(nodes) if rng.random() < 0.5 else nodes), settings=settings
         )
     else:
-        shape = dataclasses.replace(shape, one_node=True)
+        shape = dataclasses.replace(shape, one_node=True, tuning=_tuning(seed))
     pairs = [(a, b) for a, b in itertools.combinations(range(shape.ranks), 2) if shape.node(a) == shape.node(b)]
     lost: list[Fault] = []
     for one, other in rng.sample(pairs, rng.randint(0, min(4, len(pairs)))) if shape.shares_memory else []:
@@ -316,6 +318,13 @@ def _on_nodes(
         # A node's own wires, which are memory, are trusted otherwise.
         shape = dataclasses.replace(shape, settings=shape.settings.replace(checksum="on"))
     return shape, tuple(sorted((*faults, *lost), key=lambda fault: fault.at_s))
+
+
+def _tuning(seed: int) -> Tuning | None:
+    """Half of the worlds of one node plan for its memory: with larger chunks, and from copies up to a larger size."""
+    rng = random.Random(f"tuning of {seed}")
+    memory = WireCost(alpha_s=rng.choice((5e-6, 50e-6)), beta_s_per_byte=1e-10, overhead_s=2e-6, delta_s_per_byte=1e-10)
+    return Tuning(gamma_s_per_byte=1e-10, shared_memory=memory) if rng.random() < 0.5 else None
 
 
 def _relays(rng: random.Random, settings: Settings) -> Settings:

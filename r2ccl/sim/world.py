@@ -25,6 +25,7 @@ from r2ccl.topology import Endpoint, Member, Nic
 from r2ccl.transport.interface import Device
 from r2ccl.transport.memory import Fabric
 from r2ccl.transport.memory_path import Model, PortName
+from r2ccl.tuning import Tuning
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Shape:
     one_node: bool = False
     #: By rank its node, where some share one: also memory, unless their NICs are one-sided. Empty: nobody does.
     nodes: tuple[int, ...] = ()
+    #: What rank 0 announces; with figures of shared memory, ranks of one node plan for that.
+    tuning: Tuning | None = None
 
     @property
     def shares_memory(self) -> bool:
@@ -78,7 +81,13 @@ class World:
         self._memories = [self._memory(rank) for rank in range(shape.ranks)] if shape.shares_memory else []
         self._memory_endpoints = {(rank, SHARED_NIC): device.reserve() for rank, device in enumerate(self._memories)}
         self.members = tuple(
-            Member(rank, rank + 1, shape.node(rank), tuple(self._announced(device) for device in devices[rank]))
+            Member(
+                rank,
+                rank + 1,
+                shape.node(rank),
+                tuple(self._announced(device) for device in devices[rank]),
+                tuning=None if rank else shape.tuning,
+            )  # fmt: skip
             for rank in range(shape.ranks)
         )
         self.runtimes = [self._runtime(rank, devices[rank]) for rank in range(shape.ranks)]

@@ -4,21 +4,26 @@ Looking pays while the answer comes sooner than a wake-up takes, and while nobod
 takes it from the very process that is waited for. Whether there are cores enough for all ranks of the node is known
 beforehand. Whether other programs are there shows in two ways: the peer does not answer in time, because it is not
 running; and we are made to wait for a core ourselves. After a miss some occasions are let pass, twice as many after
-each further one, and half as many after each that paid. After a preemption very many are.
+each further one, and half as many after each that paid. After a preemption few are, and four times as many after each
+further one: on an idle machine the system's own threads want a core now and then, for moments.
 """
 
 from __future__ import annotations
 
 #: Occasions let pass at most after misses: a change for the better is noticed that late.
 SKIP_MAX = 256
-#: And after a preemption.
-SKIP_WHEN_PREEMPTED = 1024
+#: After a preemption, after the next one, and at most.
+SKIP_WHEN_PREEMPTED = 4
+SKIP_GROWTH = 4
+SKIP_WHEN_PREEMPTED_MAX = 1024
+#: So many times it must have paid until the next preemption is taken for the first.
+PAID_IN_A_ROW = 256
 
 
 class SpinBudget:
     """Of one device. An occasion is a time at which all its connections were asleep and one came into use."""
 
-    __slots__ = ("_skip", "_step", "enabled", "is_on")
+    __slots__ = ("_paid", "_skip", "_step", "_when_preempted", "enabled", "is_on")
 
     def __init__(self, enabled: bool) -> None:
         #: There is a core for every rank of the node.
@@ -29,6 +34,9 @@ class SpinBudget:
         self._skip = 0
         #: How many after the next miss, at least.
         self._step = 0
+        #: And after the next preemption; and how often it has paid since the last.
+        self._when_preempted = SKIP_WHEN_PREEMPTED
+        self._paid = 0
 
     def begin(self) -> None:
         """An occasion."""
@@ -38,6 +46,7 @@ class SpinBudget:
     def paid(self) -> None:
         """News came while we looked."""
         self._step //= 2
+        self._paid += 1
 
     def missed(self) -> None:
         """We looked for as long as it could have paid, and nothing came."""
@@ -47,5 +56,9 @@ class SpinBudget:
 
     def preempted(self) -> None:
         """The system gave our core to somebody else."""
-        self._skip = SKIP_WHEN_PREEMPTED
+        if self._paid >= PAID_IN_A_ROW:
+            self._when_preempted = SKIP_WHEN_PREEMPTED
+        self._skip = self._when_preempted
+        self._when_preempted = min(SKIP_WHEN_PREEMPTED_MAX, SKIP_GROWTH * self._when_preempted)
+        self._paid = 0
         self.is_on = False
