@@ -40,6 +40,7 @@ class Partings:
         self._said_goodbye: set[int] = set()
         #: Peers that need nothing more: they have heard our goodbye, or ended a connection after theirs, or are lost.
         self._parted: set[int] = set()
+        courier.resyncs.append(self._resync)
 
     def waited_for(self) -> list[int]:
         """Peers that may still need us: while others say goodbye to one another through us, all of them. They are told
@@ -64,6 +65,11 @@ class Partings:
         for communicator, ledger in self._courier.ledgers.items():
             if peer in self._courier.peers[communicator]:
                 self._courier.tell(peer, Kind.GOODBYE, [communicator, ledger.completed, heard])
+
+    def _resync(self, peer: int) -> None:
+        """A path to the peer changed: a goodbye may have been lost with it."""
+        if self.is_closing and peer not in self._parted:
+            self.say_goodbye(peer)
 
     def connection_ended(self, peer: int) -> bool:
         """A connection ended without our asking. Returns whether that was to be expected."""
