@@ -99,7 +99,7 @@ class Settings:
         64 * KIB,
         "R2CCL_EAGER_BYTES",
         "bytes",
-        "up to here, or 4 times as much on one machine, a send goes out from a copy, which costs less than waiting",
+        "up to here a send goes out from a copy, which costs less than waiting; on one machine some of 4 times as much",
     )
     tuning: str = setting(
         "",

@@ -11,6 +11,7 @@ from typing import Protocol
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.operation import Operation, Planned
+from r2ccl.errors import CommunicatorClosed
 from r2ccl.protocol.wire import Entered, Kind
 
 
@@ -50,7 +51,8 @@ class Asks:
         entered = host.courier.outboxes[peer].entered_by_peer(host.communicator)
         for key in [key for key in self._asked if key[0] == peer]:
             number, planned = key[1], self._asked[key]
-            if number < entered or host.failing.error is not None:
+            # What a rank sent before it left its communicator is still to arrive.
+            if number < entered or not isinstance(host.failing.error, CommunicatorClosed | None):
                 del self._asked[key]
             elif number not in host.running:
                 question = Entered(

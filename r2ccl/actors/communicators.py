@@ -77,6 +77,7 @@ class Communicators:
         #: Communicators that this rank has left and others not yet: when it says so again.
         self._goodbyes: dict[int, Timer] = {}
         desk.adopt = self.adopt
+        courier.farewells.append(self._farewell)
 
     def open(self, communicator: int, members: tuple[int, ...]) -> Coordinator:
         """The coordinator of a communicator, started on first use."""
@@ -234,6 +235,11 @@ class Communicators:
         forget_if_all_left()
         if numbers[0] in self.coordinators:
             self._say_goodbye_after(GOODBYE_AGAIN_S, numbers[0])
+
+    def _farewell(self, peer: int) -> None:
+        for coordinator in self.coordinators.values():
+            if coordinator.has_left and peer in coordinator.peers:
+                coordinator.say_goodbye([peer])
 
     def _say_goodbye_after(self, delay_s: float, number: int) -> None:
         self._goodbyes[number] = self._shared.timers.after(delay_s, self._say_goodbye_again, number, 2 * delay_s)

@@ -321,8 +321,6 @@ class Coordinator(Actor):
                 self.announce(operation, peer, asks=peer in operation.asked)
         self.asks.again(peer)
         self.failing.resync(peer)
-        if self.has_left:
-            self.say_goodbye([peer])
 
     def leave(self) -> None:
         """This rank calls nothing more here, though the job goes on."""

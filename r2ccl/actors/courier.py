@@ -49,6 +49,7 @@ class Courier:
         self.peers: dict[int, tuple[int, ...]] = {}  #: communicator -> its other members.
         #: What to say again to a peer after a path change, one function per communicator.
         self.resyncs: list[Callable[[int], None]] = []
+        self.farewells: list[Callable[[int], None]] = []  #: Said after all that: nothing more comes.
         self._notice_version = 0
         self.hedger = make_hedger(settings)
         #: Our NICs that were given another address since they were announced: where each listens now.
@@ -376,14 +377,14 @@ class Courier:
 
     def confirm_fences(self, peer: int, links: Iterable[tuple[int, int, int]]) -> None:
         """Our side of these links has ended. What landed is acknowledged first: only the gap may be sent again."""
-        for say in self.resyncs:
+        for say in [*self.resyncs, *self.farewells]:
             say(peer)
         self.tell(peer, Kind.FENCED, [number for link in links for number in link])
 
     def resync(self, peer: int) -> None:
         """Say again whatever the peer may have missed when a path was lost."""
         self.notify(peer)
-        for say in self.resyncs:
+        for say in [*self.resyncs, *self.farewells]:
             say(peer)
 
     def is_pressed(self, peer: int) -> bool:

@@ -6,6 +6,7 @@ time, is the peer gone for good. An operation that still lacks chunks of it cann
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,11 @@ from r2ccl.actors.messages import PeerParted
 from r2ccl.actors.relaying import Relays
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.wire import Kind
+
+#: A goodbye is said again after so long until the peer says its own, then after twice as long, up to a limit: many
+#: ranks on few cores need time, and not to be told again.
+REPEAT_S = 0.1
+REPEAT_S_MAX = 1.0
 
 
 class Partings:
@@ -40,7 +46,10 @@ class Partings:
         self._said_goodbye: set[int] = set()
         #: Peers that need nothing more: they have heard our goodbye, or ended a connection after theirs, or are lost.
         self._parted: set[int] = set()
-        courier.resyncs.append(self._resync)
+        #: When goodbye was said to all that are waited for, and how long after it is again.
+        self._said_at_s = -math.inf
+        self._repeat_s = REPEAT_S / 2
+        courier.farewells.append(self._farewell)
 
     def waited_for(self) -> list[int]:
         """Peers that may still need us: while others say goodbye to one another through us, all of them. They are told
@@ -59,6 +68,20 @@ class Partings:
             self.say_goodbye(peer)
         self._wake()
 
+    def speak(self) -> float:
+        """Say goodbye to all that are waited for, if it is time. Returns when it will be the next time."""
+        now = self._shared.clock.now()
+        if now >= self._due_s:
+            for peer in self.waited_for():
+                self.say_goodbye(peer)
+            self._said_at_s, self._repeat_s = now, min(2 * self._repeat_s, REPEAT_S_MAX)
+        return self._due_s
+
+    @property
+    def _due_s(self) -> float:
+        # Whoever relays keeps others waiting, and nothing tells it when it is needed no more.
+        return self._said_at_s + (REPEAT_S if self._relays.is_needed else self._repeat_s)
+
     def say_goodbye(self, peer: int) -> None:
         """We close, and have everything below these numbers."""
         heard = int(peer in self._said_goodbye)
@@ -66,7 +89,7 @@ class Partings:
             if peer in self._courier.peers[communicator]:
                 self._courier.tell(peer, Kind.GOODBYE, [communicator, ledger.completed, heard])
 
-    def _resync(self, peer: int) -> None:
+    def _farewell(self, peer: int) -> None:
         """A path to the peer changed: a goodbye may have been lost with it."""
         if self.is_closing and peer not in self._parted:
             self.say_goodbye(peer)

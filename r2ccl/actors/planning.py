@@ -172,8 +172,9 @@ class Plans:
 
     def _eager_bytes(self, call: Call) -> int:
         """What goes out from a copy. All ranks must say the same: who sends less waits for no announcement."""
-        is_small = not call.uneven and call.elements * call.dtype.itemsize <= self._picture.small_bytes
-        return self._picture.small_bytes if is_small else self._picture.eager_bytes
+        small_bytes = self._picture.small_bytes(call.kind)
+        is_small = not call.uneven and call.elements * call.dtype.itemsize <= small_bytes
+        return small_bytes if is_small else self._picture.eager_bytes
 
     def _among_members(self, program: Program) -> Program:
         """The program with the members' ranks in the job."""

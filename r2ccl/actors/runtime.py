@@ -63,10 +63,6 @@ from r2ccl.transport.interface import Device
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
 MAILBOX_CAPACITY = 16384
-#: A goodbye is said again after so long until the peer says its own, then after twice as long, up to a limit: many
-#: ranks on few cores need time, and not to be told again.
-GOODBYE_REPEAT_S = 0.1
-GOODBYE_REPEAT_S_MAX = 1.0
 #: Links of the plan may take this long beyond the first to each peer before connect() goes on without them.
 LATE_LINKS_S = 1.0
 
@@ -379,14 +375,9 @@ class Runtime:
             return
         self._partings.is_closing = True
         try:
-            repeat_s, due_s = GOODBYE_REPEAT_S, self.shared.clock.now()
-            deadline_s = due_s + timeout_s
-            while waiting := self._partings.waited_for():
-                now = self.shared.clock.now()
-                if now >= due_s:
-                    for peer in waiting:
-                        self._partings.say_goodbye(peer)
-                    due_s, repeat_s = now + repeat_s, min(2 * repeat_s, GOODBYE_REPEAT_S_MAX)
+            deadline_s = self.shared.clock.now() + timeout_s
+            while self._partings.waited_for():
+                due_s, now = self._partings.speak(), self.shared.clock.now()
                 if now >= deadline_s:
                     break
                 await self._next_link(min(due_s, deadline_s) - now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from r2ccl import config
 from r2ccl.cli.demo_faults import Fault
 from r2ccl.clock import MonotonicClock
+from r2ccl.rendezvous.free_port import free_port
 
 if TYPE_CHECKING:
     from r2ccl.lab import Lab
@@ -93,7 +93,7 @@ class _Loopback:
         self._nics = nics
         self._spares = spares
         self._secret = secrets.token_hex(16)
-        self._port = _free_port()
+        self._port = free_port()
         self._children: dict[int, Process] = {}
 
     def start(self, rank: int, argv: Sequence[str], descriptors: Sequence[int]) -> Process:
@@ -166,11 +166,6 @@ def pipes(descriptors: Sequence[int]) -> dict[str, Any]:
         # Ctrl-C is for the parent, which ends its ranks in order.
         "start_new_session": True,
     }
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def close_pipes(process: Process) -> None:

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 from r2ccl.cli import rank_process
 from r2ccl.config import environment, job_secret, read_settings
 from r2ccl.errors import UsageError
+from r2ccl.rendezvous.free_port import free_port
 
 #: From SIGTERM to SIGKILL: enough to write a checkpoint's last line, short enough to wait for.
 END_GRACE_S = 5.0
@@ -192,13 +193,6 @@ def as_program(command: list[str]) -> tuple[str, ...]:
     if command[0].endswith(".py") or command[0].startswith("-"):
         return (sys.executable, *command)
     return tuple(command)
-
-
-def free_port() -> int:
-    """A port that is free now. If somebody else is faster, rank 0 takes one of the next."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class _Console:

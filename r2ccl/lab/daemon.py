@@ -40,6 +40,7 @@ from r2ccl.lab.leftovers import Mark, kill_marked
 from r2ccl.lab.quantities import TIME_S_MAX
 from r2ccl.lab.standing_faults import Standing, StandingFaults
 from r2ccl.protocol.handshake_messages import printable
+from r2ccl.rendezvous.free_port import free_port
 
 #: Each program that runs has one.
 CONNECTIONS_MAX: Final = 256
@@ -161,7 +162,7 @@ class Daemon:
                 if caller.mark is None:
                     caller.mark = Mark.new()
                 caller.what = printable(what[:WHAT_CHARACTERS_MAX])
-                return Entrance(self._report(), str(caller.mark), self._lab.call(0, _free_port)).as_json()
+                return Entrance(self._report(), str(caller.mark), self._lab.call(0, free_port, "")).as_json()
             case Break():
                 self._check_nic(request.host, request.nic)
                 self._faults.put(
@@ -216,11 +217,6 @@ def _end_of(for_s: float | None) -> float | None:
     if not 0 < for_s <= TIME_S_MAX:
         raise UsageError("a fault lasts for up to a day")
     return MonotonicClock.now() + for_s
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _listen(directory: Path) -> socket.socket:

@@ -83,7 +83,7 @@ def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
 
 
 def _allowed(request: Request, picture: Picture) -> list[Algorithm]:
-    is_small = request.payload_bytes <= picture.small_bytes and not request.uneven
+    is_small = request.payload_bytes <= picture.small_bytes(request.kind) and not request.uneven
     allowed = [
         known
         for known in ALGORITHMS
@@ -151,7 +151,7 @@ def _reason(
     if picture.cost is not None:
         text += f"; by what was measured on {picture.wire.replace('_', ' ')}"
     if request.kind is CollectiveKind.ALL_REDUCE and "recursive_doubling" not in expected:
-        text += f"; recursive_doubling sends from copies, so only up to {picture.small_bytes} bytes"
+        text += f"; recursive_doubling sends from copies, so only up to {picture.small_bytes(request.kind)} bytes"
     return f"{text}; chunks of {chunk_bytes} bytes"
 
 

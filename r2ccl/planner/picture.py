@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from r2ccl.config import CHUNK_BYTES_MOST, KIB
 from r2ccl.planner.cost import Wires, measured_wires
 from r2ccl.planner.node_places import grouped
+from r2ccl.planner.requests import CollectiveKind
 from r2ccl.topology import Member, Nic
 from r2ccl.tuning import Tuning, WireCost
 
@@ -108,10 +109,10 @@ class Picture:
             return self.chunk_bytes
         return min(CHUNK_BYTES_MOST, ON_ONE_MACHINE * self.chunk_bytes)
 
-    @property
-    def small_bytes(self) -> int:
-        """The largest collective all of which may go out from copies."""
-        if self.wire == "network" or self.one_sided:
+    def small_bytes(self, kind: CollectiveKind) -> int:
+        """The largest collective all of which may go out from copies. Where nobody waits for a root, or a root for
+        nobody, from copies of more a rank would run ahead by more, and hear the later that calls differ."""
+        if self.wire == "network" or self.one_sided or kind.has_root:
             return self.eager_bytes
         return SMALL_ON_ONE_MACHINE * self.eager_bytes
 

@@ -21,6 +21,14 @@ class CollectiveKind(enum.Enum):
     ALL_TO_ALL = "all_to_all"
     BARRIER = "barrier"
 
+    @property
+    def has_root(self) -> bool:
+        """Does one rank alone send, or alone receive?"""
+        return self in _ROOTED
+
+
+_ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -17,7 +17,7 @@ SKIP_WHEN_PREEMPTED = 4
 SKIP_GROWTH = 4
 SKIP_WHEN_PREEMPTED_MAX = 1024
 #: So many times it must have paid until the next preemption is taken for the first.
-PAID_IN_A_ROW = 256
+PAID_TO_FORGET = 256
 
 
 class SpinBudget:
@@ -56,7 +56,7 @@ class SpinBudget:
 
     def preempted(self) -> None:
         """The system gave our core to somebody else."""
-        if self._paid >= PAID_IN_A_ROW:
+        if self._paid >= PAID_TO_FORGET:
             self._when_preempted = SKIP_WHEN_PREEMPTED
         self._skip = self._when_preempted
         self._when_preempted = min(SKIP_WHEN_PREEMPTED_MAX, SKIP_GROWTH * self._when_preempted)

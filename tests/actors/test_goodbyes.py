@@ -1,15 +1,20 @@
-"""How often goodbye is said."""
+"""How often goodbye is said, and after what."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from r2ccl import ANY
 from r2ccl.actors.courier import Courier
+from r2ccl.config import KIB
+from r2ccl.errors import CollectiveTimeout
 from r2ccl.protocol.wire import Kind
 from r2ccl.sim.world import World
+from tests.actors.relayed_worlds import carrier, part, relayed_world
 from tests.simulated import simulate
 
 
@@ -77,3 +82,68 @@ def test_a_path_that_comes_back_brings_it_at_once(monkeypatch: pytest.MonkeyPatc
         await closing
 
     simulate(story)
+
+
+@pytest.mark.parametrize("in_a_group", [False, True])
+def test_messages_that_wait_for_credit_while_the_path_is_away_come_before_it(in_a_group: bool) -> None:
+    """Their sends have ended, so they are to arrive, also where nobody is named who sends them."""
+
+    async def story(world: World) -> None:
+        sender, receiver = world.communicators
+        if in_a_group:
+            sender, receiver = await asyncio.gather(*(comm.new_group([0, 1]) for comm in world.communicators))
+        await asyncio.gather(sender.send(np.zeros(1), 1), receiver.recv(np.zeros(1), 0))
+        await asyncio.sleep(0.01)
+        world.fabric.cut((0, 0))
+        for number in range(2):
+            await sender.send(np.full(5 * KIB, number), 1, tag=7)
+        closing = asyncio.ensure_future(sender.close())
+        received = np.zeros((2, 5 * KIB), int)
+        coming = [receiver.recv(part, ANY, tag=7) for part in received]
+        await asyncio.sleep(0.3)
+        world.fabric.restore((0, 0))
+        for work in coming:
+            await work
+        assert (received == [[0], [1]]).all()
+        await asyncio.gather(closing, receiver.close())
+
+    simulate(story, nics=1, credit_bytes=30 * KIB)
+
+
+@pytest.mark.parametrize("nics", [1, 2])
+def test_why_a_rank_gave_up_comes_before_it(nics: int) -> None:
+    """A rank that times out while it is cut off, and closes: the others fail for the same cause (decision 8)."""
+
+    async def story(world: World) -> None:
+        first, second = world.communicators
+        mine, theirs = np.ones(1 << 18), np.ones(1 << 18)
+        await asyncio.gather(first.all_reduce(mine), second.all_reduce(theirs))
+        for nic in range(nics):
+            world.fabric.cut((0, nic))
+        await asyncio.sleep(0.3)
+        waiting = second.all_reduce(theirs)
+        with pytest.raises(CollectiveTimeout):
+            await first.all_reduce(mine, timeout=0.3)
+        closing = asyncio.ensure_future(first.close())
+        await asyncio.sleep(0.1)
+        for nic in range(nics):
+            world.fabric.restore((0, nic))
+        with pytest.raises(CollectiveTimeout):
+            await waiting
+        await asyncio.gather(closing, second.close())
+
+    simulate(story, nics=nics)
+
+
+@pytest.mark.parametrize("later_s", [0.05, 0.5, 0.75, 1.55, 2.55])
+def test_a_relay_that_closed_long_before_keeps_nobody_waiting(later_s: float) -> None:
+    async def story(world: World) -> None:
+        await part(world)
+        relay = carrier(world, 0, 1)
+        closing = asyncio.ensure_future(world.communicators[relay].close())
+        await asyncio.sleep(later_s)
+        began = world.clock.now()
+        await asyncio.gather(closing, *(world.communicators[rank].close() for rank in range(3) if rank != relay))
+        assert world.clock.now() - began < 0.4
+
+    relayed_world(story, ranks=3, nics=2, closes=False)

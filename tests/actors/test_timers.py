@@ -105,7 +105,7 @@ def test_a_peer_that_said_goodbye_is_not_taken_for_cut_off_by_our_own_absence() 
         timers = Timers(loop)
         timers.away_s = lambda: away_s
         shared: Any = SimpleNamespace(timers=timers, settings=SimpleNamespace(unreachable_after_s=2.0), peers=[1])
-        courier: Any = SimpleNamespace(links_up=lambda _: [], resyncs=[])
+        courier: Any = SimpleNamespace(links_up=lambda _: [], farewells=[])
         nobody: Any = SimpleNamespace(is_needed=False)
         partings = Partings(shared, [], courier, told.append, lambda: None, nobody)
         partings.goodbye_heard(1, heard_ours=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from r2ccl.cli.launcher import free_port
 from r2ccl.cli.main import app
+from r2ccl.rendezvous.free_port import free_port
 from tests.end_to_end.ranks import ROOT
 
 PATIENCE_S = 120.0

@@ -16,7 +16,6 @@ import os
 import queue
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from typing import Any
 
 from r2ccl.cli.launcher import loopback_nics
 from r2ccl.lab import Lab
+from r2ccl.rendezvous.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 WORKER = str(Path(__file__).with_name("worker.py"))
@@ -318,10 +318,3 @@ def start_rank(ranks: Ranks, start: Start, rank: int, directory: Path, loop: str
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
         process = start(rank, [sys.executable, WORKER, loop], {"PYTHONPATH": str(ROOT), **env}, **options)
     ranks.all.append(Rank(rank, process, errors))
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

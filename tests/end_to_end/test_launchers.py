@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from r2ccl.lab import Lab
+from r2ccl.rendezvous.free_port import free_port
 from r2ccl.rendezvous.launchers import port_of
 
 ROOT = Path(__file__).parents[2]
@@ -103,12 +103,6 @@ def assert_right_on_every_rank(said: str, source: str, ranks: int = RANKS) -> No
     assert said.count("placement: ") == said.count(f"({source}) rendezvous=") == ranks, said
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def test_mpirun_on_one_machine_needs_no_more_than_the_script():
     said = run([*MPIRUN, "-n", str(RANKS), sys.executable, HELLO])
     assert_right_on_every_rank(said, "mpirun")
@@ -118,7 +112,7 @@ def test_mpirun_on_one_machine_needs_no_more_than_the_script():
 
 def test_mpirun_with_an_address_meets_there():
     port = free_port()
-    said = run([*MPIRUN, "-n", "2", sys.executable, HELLO], MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    said = run([*MPIRUN, "-n", "2", sys.executable, HELLO], MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     assert_right_on_every_rank(said, "mpirun", ranks=2)
     assert said.count(f"rendezvous=tcp://127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT)") == 2
 
@@ -183,7 +177,7 @@ def test_the_variables_of_srun_on_several_hosts_lead_to_the_first_of_them():
 
 
 def test_the_variables_of_an_indexed_job_of_kubernetes_are_enough():
-    job = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    job = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     said = run_each([{"JOB_COMPLETION_INDEX": str(rank), **job} for rank in range(RANKS)])
     assert_right_on_every_rank(said, "Kubernetes and environment")
 

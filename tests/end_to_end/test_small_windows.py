@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import numpy as np
 
 import r2ccl
 from r2ccl.communicator import Communicator
+from r2ccl.rendezvous.free_port import free_port
 
 WINDOW = 64
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 async def pair(**settings: Any) -> list[Communicator]:

@@ -12,8 +12,9 @@ import pytest
 
 from r2ccl.cli.launcher import loopback_nics
 from r2ccl.protocol.handshake import Dialler, HandshakeRefused, Identity, Purpose, Reason, Target
+from r2ccl.rendezvous.free_port import free_port
 from r2ccl.transport.tcp import HALF_OPEN_MAX
-from tests.end_to_end.ranks import PATIENCE_S, Ranks, RunningStream, free_port, loopback, wait_until
+from tests.end_to_end.ranks import PATIENCE_S, Ranks, RunningStream, loopback, wait_until
 from tests.end_to_end.strangers import Address, connect, drip, flood, say, scan
 from tests.strangers import SPEECHES
 

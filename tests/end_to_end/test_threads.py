@@ -18,7 +18,7 @@ import pytest
 import r2ccl
 import r2ccl.blocking
 from r2ccl.errors import CommunicatorClosed, PeerLost, RendezvousError, UsageError
-from tests.end_to_end.ranks import free_port
+from r2ccl.rendezvous.free_port import free_port
 
 pytestmark = pytest.mark.end_to_end
 

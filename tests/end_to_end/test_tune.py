@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import r2ccl
-from r2ccl.cli.launcher import free_port
 from r2ccl.communicator import Communicator
 from r2ccl.planner.fit import Sample
+from r2ccl.rendezvous.free_port import free_port
 from r2ccl.tuning import Tuning, WireCost, read_tuning, write_tuning
 
 pytestmark = pytest.mark.end_to_end

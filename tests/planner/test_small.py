@@ -43,7 +43,8 @@ def test_between_ranks_of_one_machine_four_times_as_much_is_small(wire: str, one
     def algorithm_of(size: int) -> str:
         return choose(Request(CollectiveKind.ALL_REDUCE, size, 1), 4, picture).algorithm
 
-    assert picture.small_bytes == kib * KIB
+    assert picture.small_bytes(CollectiveKind.ALL_REDUCE) == kib * KIB
+    assert picture.small_bytes(CollectiveKind.BROADCAST) == 64 * KIB
     assert "recursive_doubling" not in {algorithm_of(kib * KIB + 1), algorithm_of(4 * kib * KIB)}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import r2ccl
+from r2ccl.rendezvous.free_port import free_port
 
 LOGGER = logging.getLogger("r2ccl")
 
@@ -23,13 +24,6 @@ def _as_before() -> Iterator[None]:
     yield
     assert LOGGER.handlers == handlers, "the file is closed"
     LOGGER.setLevel(level)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def messages(path: Path) -> str:

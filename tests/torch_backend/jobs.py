@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from r2ccl.rendezvous.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 #: torch takes seconds to import, on a busy machine many.
@@ -59,9 +60,7 @@ def run_job(
 ) -> list[Rank]:
     """``size`` processes of a module of the tests."""
     python = str(Path(torchrun).with_name("python"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = []
     try:
         for rank in range(size):

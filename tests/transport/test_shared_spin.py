@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from r2ccl.transport.shared_spin import (
-    PAID_IN_A_ROW,
+    PAID_TO_FORGET,
     SKIP_MAX,
     SKIP_WHEN_PREEMPTED,
     SKIP_WHEN_PREEMPTED_MAX,
@@ -70,9 +70,9 @@ def test_each_preemption_lets_four_times_as_many_occasions_pass_up_to_a_limit() 
 def test_a_preemption_after_it_has_paid_for_long_is_taken_for_the_first() -> None:
     budget = SpinBudget(True)
     after_preemptions(budget, 4)
-    for _ in range(PAID_IN_A_ROW - 1):
+    for _ in range(PAID_TO_FORGET - 1):
         budget.paid()
     assert after_preemptions(budget, 1) == [SKIP_WHEN_PREEMPTED_MAX - 1]
-    for _ in range(PAID_IN_A_ROW):
+    for _ in range(PAID_TO_FORGET):
         budget.paid()
     assert after_preemptions(budget, 1) == [SKIP_WHEN_PREEMPTED - 1]
