@@ -237,7 +237,7 @@ class Communicators:
             self._say_goodbye_after(GOODBYE_AGAIN_S, numbers[0])
 
     def _farewell(self, peer: int) -> None:
-        for coordinator in self.coordinators.values():
+        for coordinator in list(self.coordinators.values()):
             if coordinator.has_left and peer in coordinator.peers:
                 coordinator.say_goodbye([peer])
 
