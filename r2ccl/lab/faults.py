@@ -91,9 +91,9 @@ def lose(switch: Namespace, port: Port, near_end: str, far_end: str, share: floa
     return _nft(port.host, _drop_incoming(near_end, some))
 
 
-def hear(switch: Namespace, port: Port, rate_mbit_s: float) -> float:
+def hear(switch: Namespace, port: Port, rate_mbit_s: float, burst_before: int) -> float:
     """Undo :func:`deafen`; returns when."""
-    return _set_far_bucket(switch, port, rails.bucket(rate_mbit_s))
+    return _set_far_bucket(switch, port, rails.bucket(rate_mbit_s, burst_before))
 
 
 def unlose(switch: Namespace, port: Port, near_end: str, far_end: str) -> float:

@@ -77,6 +77,8 @@ class Lab:
         self._routers: list[Namespace] = []
         self._leaves: list[Namespace] = []
         self._ports: dict[tuple[int, int], Port] = {}
+        #: Of each NIC, the burst that it was shaped with last.
+        self._bursts: dict[tuple[int, int], int] = {}
         self._children: list[subprocess.Popen[Any]] = []
 
     def __repr__(self) -> str:
@@ -107,7 +109,7 @@ class Lab:
             for nic in range(self.nics):
                 bridge = bridges[host if self.ways else nic]
                 self._ports[host, nic] = port = rails.add_port(switch, bridge, namespace, host, nic)
-                rails.shape(switch, port, self.rate_mbit_s)
+                self._bursts[host, nic] = rails.shape(switch, port, self.rate_mbit_s)
         if self.router:
             self._routers.append(Namespace(f"{self.name}-router"))
             routers.join_rails(switch, bridges, self._routers[0])
@@ -258,7 +260,7 @@ class Lab:
 
     def hear(self, host: int, nic: int) -> float:
         """Undo :meth:`deafen`."""
-        return faults.hear(self._the_switch, self._ports[host, nic], self.rate_mbit_s)
+        return faults.hear(self._the_switch, self._ports[host, nic], self.rate_mbit_s, self._bursts[host, nic])
 
     def lose(self, host: int, nic: int, share: float) -> float:
         """A share of the packets vanishes, in both directions. Needs nftables."""
@@ -280,7 +282,8 @@ class Lab:
 
     def set_rate(self, host: int, nic: int, rate_mbit_s: float) -> None:
         """Change the rate of one NIC, in both directions."""
-        rails.shape(self._the_switch, self._ports[host, nic], rate_mbit_s)
+        before = self._bursts[host, nic]
+        self._bursts[host, nic] = rails.shape(self._the_switch, self._ports[host, nic], rate_mbit_s, before)
 
     @property
     def _the_switch(self) -> Namespace:

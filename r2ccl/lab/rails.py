@@ -22,6 +22,8 @@ TBF_HANDLE = 0x10000
 #: fits, else the kernel would cut each one up to squeeze it through.
 BURST_S = 0.002
 BURST_BYTES_MIN = 16 << 10
+#: No packet is larger: 64 KiB (GSO), with the headers of all that it will be cut into, which count here.
+PACKET_BYTES_MAX = 72 << 10
 
 #: How long a packet may stand in the bucket's queue. Long enough that TCP fills the rate, short enough that a fault's
 #: effect is not drowned in queueing.
@@ -100,14 +102,18 @@ def add_port(switch: Namespace, bridge_index: int, host: Namespace, host_number:
     return port
 
 
-def shape(switch: Namespace, port: Port, rate_mbit_s: float) -> None:
-    """Limit a NIC to the rate, each direction on its own. May be called again with another rate."""
+def shape(switch: Namespace, port: Port, rate_mbit_s: float, burst_bytes: int = 0) -> int:
+    """Limit a NIC to the rate, each direction on its own. May be called again with another rate, and with the burst
+    that the last call returned."""
+    options = bucket(rate_mbit_s, burst_bytes)
     for namespace, index in ((switch, port.switch_index), (port.host, port.host_index)):
-        namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **bucket(rate_mbit_s))
+        namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **options)
+    return options["burst"]
 
 
-def bucket(rate_mbit_s: float) -> dict[str, int]:
-    """The token bucket of a rate."""
+def bucket(rate_mbit_s: float, burst_before: int = 0) -> dict[str, int]:
+    """The token bucket of a rate, for a NIC that may have packets in its queue as large as its burst was before: one
+    that is larger than the burst would stay there for good, and all others behind it."""
     bytes_per_s = rate_mbit_s * 1e6 / 8
-    burst_bytes = max(BURST_BYTES_MIN, int(bytes_per_s * BURST_S))
+    burst_bytes = max(BURST_BYTES_MIN, int(bytes_per_s * BURST_S), min(PACKET_BYTES_MAX, burst_before))
     return {"rate": int(bytes_per_s), "burst": burst_bytes, "limit": burst_bytes + int(bytes_per_s * QUEUE_S)}

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from r2ccl.errors import UsageError
-from r2ccl.lab import Lab
+from r2ccl.lab import Lab, rails
 from tests.lab import wires
 
 pytestmark = pytest.mark.namespaces
@@ -85,3 +85,20 @@ def test_the_rate_of_one_nic_can_be_changed(lab: Lab):
 def test_a_lab_without_hosts_is_refused():
     with pytest.raises(UsageError, match="1 to 250 hosts"):
         Lab(hosts=0)
+
+
+def test_a_rate_that_falls_under_a_stream_leaves_it_running():
+    """What stood in the queue is larger than the burst of the lower rate, and would have stood there for good."""
+    with Lab(hosts=2, nics=1, rate_mbit_s=500) as lab:
+        sender, receiver = wires.stream(lab, 0, 1, 0)
+        threading.Timer(0.6, lab.set_rate, (0, 0, 50)).start()
+        before = wires.rate_mbit_s(sender, receiver, 2.0)
+    # 0.4 s of 500 Mbit/s, and the rest at 50.
+    assert before > 1.15 * 500 * 0.4 / 2.0
+
+
+def test_a_burst_is_never_smaller_than_a_packet_that_the_queue_may_hold():
+    assert rails.bucket(50)["burst"] == rails.BURST_BYTES_MIN
+    assert rails.bucket(50, burst_before=125_000)["burst"] == rails.PACKET_BYTES_MAX
+    assert rails.bucket(50, burst_before=20_000)["burst"] == 20_000
+    assert rails.bucket(2000, burst_before=20_000)["burst"] == 500_000
