@@ -96,7 +96,7 @@ class Plans:
         layout = in_place(call.elements) if call.layout is None else call.layout
         where = plan_memory(program, layout, call.arrays)
         waits = prepare(self._among_members(program), max(1, choice.chunk_bytes // item))
-        planned = self._planned(call, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
+        planned = self._planned(call, request, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
         return dataclasses.replace(planned, exchange=_exchange(planned))
 
     def message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
@@ -113,21 +113,27 @@ class Plans:
     def _make_message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
         item, count = call.dtype.itemsize, call.elements
         # Both sides choose alike: a message is a broadcast to one.
-        chunk_bytes = choose(Request(call.kind, count, item), self._ranks, self._picture).chunk_bytes
+        request = Request(call.kind, count, item)
+        chunk_bytes = choose(request, self._ranks, self._picture).chunk_bytes
         sends = (Send(tag, peer, 0, count, needs_ack=True),) if outgoing else ()
         receives = () if outgoing else (Receive(tag, peer, 0, count),)
         program = Program(self._members[self._rank], count, sends, receives)
         where = plan_memory(program, in_place(count), 1)
-        planned = self._planned(call, prepare(program, max(1, chunk_bytes // item)), where, None, "message")
+        waits = prepare(program, max(1, chunk_bytes // item))
+        planned = self._planned(call, request, waits, where, None, "message")
         # A receiver that waits for any source must hear of what waits for its memory.
         hears = (peer,) if count * item > planned.eager_bytes else ()
         return dataclasses.replace(planned, step=tag, bulky_sources=hears, asked=None)
 
-    def _planned(self, call: Call, waits: Waits, where: MemoryPlan, reduce: Reducer | None, reason: str) -> Planned:
+    def _planned(
+        self, call: Call, request: Request, waits: Waits, where: MemoryPlan, reduce: Reducer | None, reason: str
+    ) -> Planned:
         program, item = waits.program, call.dtype.itemsize
         agreed, described = describe(call)
         fingerprint = zlib.crc32(f"{agreed} | {self._agreement}".encode())
-        eager_bytes = self._eager_bytes(call)
+        # Both ends of a transfer must say the same: who sends no more waits for no announcement.
+        picture = self._picture
+        eager_bytes = picture.small_bytes(request.kind) if picture.is_small(request) else picture.eager_bytes
         incoming: dict[int, int] = {}
         for receive in program.receives:
             incoming[receive.source] = incoming.get(receive.source, 0) + _elements(receive) * item
@@ -169,12 +175,6 @@ class Plans:
             asked=call,
             under=_in_short(self._agreement),
         )
-
-    def _eager_bytes(self, call: Call) -> int:
-        """What goes out from a copy. All ranks must say the same: who sends less waits for no announcement."""
-        small_bytes = self._picture.small_bytes(call.kind)
-        is_small = not call.uneven and call.elements * call.dtype.itemsize <= small_bytes
-        return small_bytes if is_small else self._picture.eager_bytes
 
     def _among_members(self, program: Program) -> Program:
         """The program with the members' ranks in the job."""

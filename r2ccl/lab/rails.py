@@ -102,10 +102,10 @@ def add_port(switch: Namespace, bridge_index: int, host: Namespace, host_number:
     return port
 
 
-def shape(switch: Namespace, port: Port, rate_mbit_s: float, burst_bytes: int = 0) -> int:
+def shape(switch: Namespace, port: Port, rate_mbit_s: float, burst_before: int = 0) -> int:
     """Limit a NIC to the rate, each direction on its own. May be called again with another rate, and with the burst
     that the last call returned."""
-    options = bucket(rate_mbit_s, burst_bytes)
+    options = bucket(rate_mbit_s, burst_before)
     for namespace, index in ((switch, port.switch_index), (port.host, port.host_index)):
         namespace.call(namespace.netlink.tc, "replace", "tbf", index, handle=TBF_HANDLE, **options)
     return options["burst"]

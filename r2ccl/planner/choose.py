@@ -83,7 +83,7 @@ def build(choice: Choice, request: Request, ranks: int, rank: int) -> Program:
 
 
 def _allowed(request: Request, picture: Picture) -> list[Algorithm]:
-    is_small = request.payload_bytes <= picture.small_bytes(request.kind) and not request.uneven
+    is_small = picture.is_small(request)
     allowed = [
         known
         for known in ALGORITHMS

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from r2ccl.config import CHUNK_BYTES_MOST, KIB
 from r2ccl.planner.cost import Wires, measured_wires
 from r2ccl.planner.node_places import grouped
-from r2ccl.planner.requests import CollectiveKind
+from r2ccl.planner.requests import CollectiveKind, Request
 from r2ccl.topology import Member, Nic
 from r2ccl.tuning import Tuning, WireCost
 
@@ -110,11 +110,15 @@ class Picture:
         return min(CHUNK_BYTES_MOST, ON_ONE_MACHINE * self.chunk_bytes)
 
     def small_bytes(self, kind: CollectiveKind) -> int:
-        """The largest collective all of which may go out from copies. Where nobody waits for a root, or a root for
-        nobody, from copies of more a rank would run ahead by more, and hear the later that calls differ."""
+        """The largest collective all of which may go out from copies. With a root, whoever hears from nobody would run
+        ahead by more, and hear the later that calls differ."""
         if self.wire == "network" or self.one_sided or kind.has_root:
             return self.eager_bytes
         return SMALL_ON_ONE_MACHINE * self.eager_bytes
+
+    def is_small(self, request: Request) -> bool:
+        """May all of it go out from copies? All ranks say the same: of what is uneven they know unlike sums."""
+        return not request.uneven and request.payload_bytes <= self.small_bytes(request.kind)
 
     @property
     def latency_s(self) -> float:

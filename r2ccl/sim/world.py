@@ -87,7 +87,7 @@ class World:
                 shape.node(rank),
                 tuple(self._announced(device) for device in devices[rank]),
                 tuning=None if rank else shape.tuning,
-            )  # fmt: skip
+            )
             for rank in range(shape.ranks)
         )
         self.runtimes = [self._runtime(rank, devices[rank]) for rank in range(shape.ranks)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +26,10 @@ class Said:
         self.times: Counter[tuple[int, int]] = Counter()
         tell = Courier.tell
 
-        def counted(courier: Courier, peer: int, kind: Kind, body: object) -> None:
+        def counted(courier: Courier, peer: int, kind: Kind, body: list[Any]) -> bool:
             if kind is Kind.GOODBYE:
                 self.times[id(courier), peer] += 1
-            tell(courier, peer, kind, body)  # type: ignore[arg-type]
+            return tell(courier, peer, kind, body)
 
         monkeypatch.setattr(Courier, "tell", counted)
 

@@ -92,9 +92,9 @@ def test_a_rate_that_falls_under_a_stream_leaves_it_running():
     with Lab(hosts=2, nics=1, rate_mbit_s=500) as lab:
         sender, receiver = wires.stream(lab, 0, 1, 0)
         threading.Timer(0.6, lab.set_rate, (0, 0, 50)).start()
-        before = wires.rate_mbit_s(sender, receiver, 2.0)
+        carried = wires.rate_mbit_s(sender, receiver, 2.0)
     # 0.4 s of 500 Mbit/s, and the rest at 50.
-    assert before > 1.15 * 500 * 0.4 / 2.0
+    assert carried > 1.15 * 500 * 0.4 / 2.0
 
 
 def test_a_burst_is_never_smaller_than_a_packet_that_the_queue_may_hold():
