@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+import hypothesis
 import pytest
 
 #: Enough for cancelled tasks to run their ``finally`` and for done-callbacks of done-callbacks.
@@ -27,6 +28,10 @@ LEFT_OUT: Final = pytest.StashKey[list[str]]()
 def pytest_configure(config: pytest.Config) -> None:
     # Whoever develops this may have tuned this machine; tests go by the defaults, and so do the ranks that they start.
     os.environ.setdefault("R2CCL_TUNING", "off")
+    # How fast a machine draws is nobody's fault: the first text of a fresh checkout takes two seconds on a slow one.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("r2ccl", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("r2ccl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -51,6 +51,7 @@ class RelayConnection:
     """One end of a circuit. See :class:`~r2ccl.transport.interface.Connection`."""
 
     one_sided = False
+    posts = None
     local_nic = remote_nic = RELAY_NIC
 
     def __init__(self, device: RelayDevice, peer: int, number: int, purpose: Purpose, incarnation: int) -> None:

@@ -21,6 +21,7 @@ from r2ccl.actors.epochs import Epochs
 from r2ccl.actors.express import Express
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.inbox import Inbox
+from r2ccl.actors.lockstep import Lockstep
 from r2ccl.actors.messages import (
     AbortAcknowledged,
     AbortHeard,
@@ -79,9 +80,10 @@ class Coordinator(Actor):
         self._acknowledging = Acknowledging(self)
         self._is_starting = False
         self.has_left = False
-        self._starting = Starting(self, self._send)
+        self._starting = Starting(self, self.send_piece)
         self.asks = Asks(self)
         self._express = self.inbox.express = Express(self, self.inbox)
+        self._lockstep = Lockstep(self, self.inbox)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
         courier.peers[communicator] = self.peers
@@ -128,7 +130,7 @@ class Coordinator(Actor):
     def _start(self, operation: Operation) -> None:
         if self.epochs is not None:
             operation.planned = self.epochs.admit(operation.number, operation.planned)
-        if self._express.start(operation):
+        if self._lockstep.start(operation) or self._express.start(operation):
             return
         machine = operation.machine = begin(operation.planned.waits)
         operation.turn = self.courier.take_turn()
@@ -143,7 +145,7 @@ class Coordinator(Actor):
         if operation.number in self.inbox.parked:
             self.inbox.unpark(operation)
         self.failing.differences.began(operation)
-        self._end_if_complete(operation)
+        self.end_if_complete(operation)
         self.failing.fail_without(operation)
 
     def announce(self, operation: Operation, peer: int, finished: bool = False, asks: bool = False) -> None:
@@ -166,7 +168,7 @@ class Coordinator(Actor):
 
     # Chunks.
 
-    def _send(self, operation: Operation, piece: Piece) -> None:
+    def send_piece(self, operation: Operation, piece: Piece) -> None:
         (index, chunk), planned = piece, operation.planned
         send = planned.waits.program.sends[index]
         copied = planned.copied[index]
@@ -228,11 +230,15 @@ class Coordinator(Actor):
             operation.apply(receive, chunk, np.frombuffer(payload, np.uint8))
         self._applied(operation, receive, chunk)
 
+    def take(self, operation: Operation, receive: int, payload: memoryview) -> None:
+        """A transfer's only chunk, in its turn, in memory that is not ours."""
+        operation.take(receive, payload)
+
     def exchange_arrived(self, operation: Operation, payload: memoryview) -> None:
         """As :meth:`whole_arrived`, the short way: it is all that was to come, and the ledger knows."""
         machine = operation.machine
         assert machine is not None
-        operation.take(payload)
+        operation.take(0, payload)
         machine.applied(0, 0)
         if machine.acks_left == 0:
             del self.running[operation.number]
@@ -247,7 +253,7 @@ class Coordinator(Actor):
             receive, chunk = todo.pop()
             sends, held = machine.applied(receive, chunk)
             for piece in sends:
-                self._send(operation, piece)
+                self.send_piece(operation, piece)
             for released in held:
                 assert operation.held is not None
                 self._take_in(operation, *released, operation.held.pop(released))
@@ -258,16 +264,16 @@ class Coordinator(Actor):
                     self.inbox.acks_wanted.add(source)
         if machine.chunks_left == 0:
             self.ledger.finish(operation.number)
-            self._end_if_complete(operation)
+            self.end_if_complete(operation)
 
     def parcel_settled(self, operation: Operation, parcel: Parcel) -> None:
         """The target has a chunk of ours."""
         machine = operation.machine
         assert machine is not None
         machine.settled(parcel.send)
-        self._end_if_complete(operation)
+        self.end_if_complete(operation)
 
-    def _end_if_complete(self, operation: Operation) -> None:
+    def end_if_complete(self, operation: Operation) -> None:
         machine = operation.machine
         if machine is None or not machine.is_complete or operation.number not in self.running:
             return
@@ -277,6 +283,10 @@ class Coordinator(Actor):
         self._registrar.close(operation)
         self.ledger.finish(operation.number)
         self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
+        self._end(operation)
+
+    def ended_in_lockstep(self, operation: Operation) -> None:
+        """All of it was done while it was called; the ledger knows."""
         self._end(operation)
 
     def _end(self, operation: Operation) -> None:
@@ -316,6 +326,7 @@ class Coordinator(Actor):
         if peer not in self.peers:
             return
         self._acknowledging.resync(peer)
+        self._lockstep.resync(peer)
         for operation in self.running.values():
             if peer in operation.hearers(self.shared.one_sided) or peer in operation.asked:
                 self.announce(operation, peer, asks=peer in operation.asked)

@@ -26,6 +26,15 @@ CHUNKS_MAX = 1 << 26
 Displace = Callable[[Any], None]
 
 
+class Move(Protocol):
+    """See ``actors.lockstep``."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def peer(self) -> int: ...
+
+
 class Landing:
     """A chunk that is being received in place: on loan to one connection."""
 
@@ -47,6 +56,7 @@ class Coordinator(Protocol):
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None: ...
     def whole_arrived(self, operation: Operation, receive: int, chunk: int, payload: memoryview) -> None: ...
     def exchange_arrived(self, operation: Operation, payload: memoryview) -> None: ...
+    def take(self, operation: Operation, receive: int, payload: memoryview) -> None: ...
     def calls_differ(self, header: Header) -> None: ...
     def misfit(self, header: Header, why: BadFrame) -> None: ...
     def peer_reached(self, peer: int, operation: int) -> None: ...
@@ -256,7 +266,21 @@ class Inbox:
         self._shared.counters.parked_bytes += len(payload)
         self.on_unclaimed()
 
+    def drop_parked(self, operation: int, move: Move) -> bool:
+        """A parked chunk was used where it lay. Returns whether there was one."""
+        for chunk in self.parked.get(operation, ()):
+            header, payload = chunk
+            if (header.step, header.source) == (move.step, move.peer):
+                self._shared.counters.parked_bytes -= len(payload)
+                self.parked[operation].remove(chunk)
+                if not self.parked[operation]:
+                    del self.parked[operation]
+                return True
+        return False
+
     def _owe(self, header: Header) -> None:
+        if header.flags & Flag.LOCKSTEP:
+            return
         (self.acks_wanted if header.flags & Flag.ACK_WANTED else self.acks_owed).add(header.source)
 
     def has(self, header: Header) -> bool:

@@ -77,6 +77,23 @@ class Planned:
     uneven_sources: tuple[int, ...] = ()
     #: What there is to know of it if it is small and simple enough for the short way (``actors.express``).
     exchange: Exchange | None = None
+    #: What this rank does one after the other, if it is small and simple enough for lockstep (``actors.lockstep``).
+    moves: tuple[Move, ...] = ()
+
+
+class Move(NamedTuple):
+    """One chunk that goes or comes, all of a transfer."""
+
+    is_send: bool
+    #: Its index in the program's sends or receives.
+    part: int
+    peer: int
+    step: int
+    fingerprint: int
+    #: Where it lies, in bytes.
+    array: int
+    start: int
+    stop: int
 
 
 class Exchange(NamedTuple):
@@ -165,16 +182,16 @@ class Operation:
         else:
             target.bytes[start:stop] = data.data[: stop - start]
 
-    def take(self, payload: memoryview) -> None:
-        """As :meth:`apply`, for the one chunk of an exchange, in memory that is not ours."""
+    def take(self, receive: int, payload: memoryview) -> None:
+        """As :meth:`apply`, for a transfer's only chunk, in memory that is not ours."""
         planned = self.planned
-        start, stop = planned.receive_spans[0][0]
+        start, stop = planned.receive_spans[receive][0]
         if start == stop:
             return  # what is empty may be read-only
-        if planned.waits.program.receives[0].reduce:
-            self._reduce(0, start, stop, payload)
+        if planned.waits.program.receives[receive].reduce:
+            self._reduce(receive, start, stop, payload)
         else:
-            self.arrays[planned.receive_arrays[0]].bytes[start:stop] = payload
+            self.arrays[planned.receive_arrays[receive]].bytes[start:stop] = payload
 
     def _reduce(self, receive: int, start: int, stop: int, data: np.ndarray[Any, Any] | memoryview) -> None:
         """The bytes ``start`` to ``stop`` of what is received into, from the front of ``data``."""

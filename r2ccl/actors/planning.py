@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from r2ccl.actors.operation import Exchange, Placed, Planned, Span
+from r2ccl.actors.operation import Exchange, Move, Placed, Planned, Span
 from r2ccl.planner import memory
 from r2ccl.planner.choose import build, choose
 from r2ccl.planner.memory import Layout, MemoryPlan, in_place, plan_memory
 from r2ccl.planner.picture import Picture
 from r2ccl.planner.requests import CollectiveKind, Request
-from r2ccl.protocol.collective import Waits, prepare
+from r2ccl.protocol.collective import CollectiveMachine, Waits, prepare
 from r2ccl.reduction import Op, Reducer, finish, kernel_name, reducer
 from r2ccl.schedule.ir import Program, Receive, Send
 
@@ -97,7 +97,9 @@ class Plans:
         where = plan_memory(program, layout, call.arrays)
         waits = prepare(self._among_members(program), max(1, choice.chunk_bytes // item))
         planned = self._planned(call, request, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
-        return dataclasses.replace(planned, exchange=_exchange(planned))
+        hears_of_all = call.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER) or waits.is_exchange
+        moves = moves_of(planned) if hears_of_all else ()
+        return dataclasses.replace(planned, exchange=_exchange(planned), moves=moves)
 
     def message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
         """The plan of this rank's side of a message to or from ``peer``, a rank in the job."""
@@ -226,6 +228,45 @@ def _exchange(planned: Planned) -> Exchange | None:
     return Exchange(
         send.target, send.step, planned.send_marks[0], planned.send_arrays[0], send_start, send_stop, send.needs_ack,
         receive.step, planned.receive_marks[0], stop - start,
+    )  # fmt: skip
+
+
+def moves_of(planned: Planned) -> tuple[Move, ...]:
+    """What a rank does one after the other in an operation of this plan; nothing: the plan is not for lockstep."""
+    waits, program = planned.waits, planned.waits.program
+    if (
+        not program.sends
+        or not all(planned.copied)
+        or any(chunks != 1 for chunks in waits.send_chunks + waits.receive_chunks)
+        or any(planned.send_pieces + planned.receive_pieces)
+        or planned.first
+        or planned.last
+        or planned.work_elements
+        or planned.bulky_sources
+        or planned.uneven_sources
+        or not {send.target for send in program.sends} <= {receive.source for receive in program.receives}
+    ):
+        return ()
+    machine = CollectiveMachine(waits)
+    moves = [_send(planned, index) for index, _ in machine.start()]
+    for index in range(len(program.receives)):
+        if not machine.may_apply(index, 0):
+            return ()
+        moves.append(_receive(planned, index))
+        moves += [_send(planned, send) for send, _ in machine.applied(index, 0)[0]]
+    return tuple(moves)
+
+
+def _send(planned: Planned, index: int) -> Move:
+    send, ((start, stop),) = planned.waits.program.sends[index], planned.send_spans[index]
+    return Move(True, index, send.target, send.step, planned.send_marks[index], planned.send_arrays[index], start, stop)
+
+
+def _receive(planned: Planned, index: int) -> Move:
+    receive, ((start, stop),) = planned.waits.program.receives[index], planned.receive_spans[index]
+    return Move(
+        False, index, receive.source, receive.step, planned.receive_marks[index], planned.receive_arrays[index],
+        start, stop,
     )  # fmt: skip
 
 

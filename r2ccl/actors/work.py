@@ -37,6 +37,7 @@ class Work:
         "_callbacks",
         "_done",
         "_error",
+        "_gives_way",
         "_look",
         "_on_end",
         "_result",
@@ -68,6 +69,8 @@ class Work:
         self._on_end = on_end
         #: Sends what waits to be sent, and looks briefly for the news that may end it, before its loop has a turn.
         self._look: Look | None = None
+        #: Whoever awaits it lets the loop have a turn first, though it is over.
+        self._gives_way = False
 
     def look_with(self, look: Look | None) -> None:
         """Whoever awaits it on its own thread looks for news first, and sleeps only if there is none soon. Also if it
@@ -88,6 +91,9 @@ class Work:
         look = self._look if threading.get_ident() == self._thread else None
         if look is not None:
             look(self.done)
+        if self._gives_way:
+            self._gives_way = False
+            yield
         if not self._done:
             waiter = asyncio.get_running_loop().create_future()
             entry = (waiter, threading.get_ident())
@@ -159,6 +165,10 @@ class Work:
     def error(self) -> BaseException | None:
         """What it failed with, for who is told of its end."""
         return self._error
+
+    def give_way(self) -> None:
+        """It was over when the call returned, as were many before it: its loop had no turn meanwhile."""
+        self._gives_way = True
 
     def hush(self) -> None:
         """Somebody else tells of its failure."""

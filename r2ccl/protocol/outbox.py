@@ -92,6 +92,7 @@ class Outbox:
     """Towards one peer, over all communicators."""
 
     __slots__ = (
+        "_completed",
         "_early",
         "_entered",
         "_held",
@@ -124,6 +125,8 @@ class Outbox:
         self._held: deque[Parcel] = deque()
         #: communicator -> number of operations that the peer is known to have entered.
         self._entered: dict[int, int] = {}
+        #: communicator -> number of operations of which the peer is known to have all that was sent to it.
+        self._completed: dict[int, int] = {}
         #: Acknowledged by a peer that has not entered their operation: it has the bytes, and may yet call something
         #: else, so their operation must not end on that.
         self._early: list[Parcel] = []
@@ -225,6 +228,7 @@ class Outbox:
 
     def acknowledged(self, ack: Ack) -> list[Parcel]:
         """Which parcels the acknowledgement settles. Told twice, it settles nothing more."""
+        self._note_completed(ack.communicator, ack.completed)
         operations = self._sent.get(ack.communicator)
         if not operations:
             return []
@@ -241,12 +245,36 @@ class Outbox:
 
     def completed(self, communicator: int, completed: int) -> list[Parcel]:
         """As :meth:`acknowledged`, for the number that rides in a header."""
+        self._note_completed(communicator, completed)
         operations = self._sent.get(communicator)
         if not operations:
             return []
         settled = self._take_below(operations, completed)
         self._uncount(settled)
         return settled
+
+    def _note_completed(self, communicator: int, completed: int) -> None:
+        if completed > self._completed.get(communicator, 0):
+            self._completed[communicator] = completed
+
+    def completed_by_peer(self, communicator: int) -> int:
+        """Of all operations below it the peer has what was sent to it."""
+        return self._completed.get(communicator, 0)
+
+    def is_level(self, communicator: int, operation: int) -> bool:
+        """Take note that the peer has entered an operation, and has all of those before it. False: that changes more,
+        so :meth:`completed` and :meth:`entered` are to be told, and nothing was noted here."""
+        if (
+            self._held
+            or self._early
+            or self._sent.get(communicator)
+            or self._unsolicited.get(communicator)
+            or self._homeless
+        ):
+            return False
+        self._entered[communicator] = operation + 1
+        self._completed[communicator] = operation
+        return True
 
     def _take_below(self, operations: _ByNumber[_Pieces], completed: int) -> list[Parcel]:
         taken = operations.take_below(completed)
@@ -312,6 +340,7 @@ class Outbox:
         gone = self.forget(communicator, 0)
         self.failure_is_known(communicator)
         self._entered.pop(communicator, None)
+        self._completed.pop(communicator, None)
         self._sent.pop(communicator, None)
         self._unsolicited.pop(communicator, None)
         return gone

@@ -89,6 +89,9 @@ class Flag:
     ACK_WANTED: Final = 2
     #: Not the first time that this chunk goes out. For counters only; the name decides what is a duplicate.
     RESENT: Final = 4
+    #: A move in lockstep (``actors.express``): whoever sent it has all that was sent to it before this operation, and
+    #: needs no acknowledgement.
+    LOCKSTEP: Final = 8
     #: From here up: which copy of its chunk this is, in four bits.
     COPY_SHIFT: Final = 4
     COPY_MASK: Final = 15
@@ -159,6 +162,12 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
     if header.payload_bytes > _RAW_BYTES_MAX.get(header.kind, CONTROL_BYTES_MAX):
         raise BadFrame(f"a payload of {header.payload_bytes} bytes is over the limit")
     return header
+
+
+def peek_header(buffer: memoryview, offset: int) -> Header:
+    """The header at ``offset``, of which 64 bytes are there. Nothing is checked: whoever looks for a certain one
+    compares, and leaves all others to :func:`unpack_header`."""
+    return Header._make(_LAYOUT.unpack_from(buffer, offset))
 
 
 def repack_header(header: Header) -> bytes:

@@ -211,6 +211,11 @@ class Deliveries:
         self._count(operation, 0, 0)
         self._coordinator.exchange_arrived(operation, payload)
 
+    def take(self, operation: Operation, receive: int, payload: memoryview) -> None:
+        """See :class:`~r2ccl.actors.inbox.Coordinator`."""
+        self._count(operation, receive, 0)
+        self._coordinator.take(operation, receive, payload)
+
     def calls_differ(self, header: Header) -> None:
         """See :class:`~r2ccl.actors.inbox.Coordinator`. All ranks call alike here, so nothing may differ."""
         self._complaints.add(f"rank {self.rank} thinks that calls differ: {header}")

@@ -308,6 +308,9 @@ def _on_nodes(
         )
     else:
         shape = dataclasses.replace(shape, one_node=True, tuning=_tuning(seed))
+    # How long what arrives by memory lies there, where calls find it that move in lockstep, before the loop looks.
+    unseen_s = random.Random(f"unseen of {seed}").choice((10e-6, 500e-6, 5e-3))
+    shape = dataclasses.replace(shape, model=dataclasses.replace(shape.model, completion_delay_s=unseen_s))
     pairs = [(a, b) for a, b in itertools.combinations(range(shape.ranks), 2) if shape.node(a) == shape.node(b)]
     lost: list[Fault] = []
     for one, other in rng.sample(pairs, rng.randint(0, min(4, len(pairs)))) if shape.shares_memory else []:

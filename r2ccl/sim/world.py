@@ -103,7 +103,7 @@ class World:
 
     def _memory(self, rank: int) -> Device:
         nic = Nic(SHARED_NIC, "memory", Endpoint("memory", f"rank{rank}", SHARED_NIC))
-        return self.fabric.device(nic, rank, rank + 1)
+        return self.fabric.device(nic, rank, rank + 1, shares_memory=True)
 
     @staticmethod
     def _announced(device: Device) -> Nic:

@@ -64,6 +64,8 @@ def _flipped(payload: bytes | memoryview) -> memoryview:
 class FaultyConnection:
     """See :mod:`r2ccl.transport.faulty`, which makes it."""
 
+    posts = None  #: Rules act on frames that are sent.
+
     def __init__(self, device: FaultyDevice, receiver: Receiver) -> None:
         self.one_sided = device.one_sided
         self.local_nic = device.nic.index

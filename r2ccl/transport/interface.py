@@ -69,6 +69,24 @@ class PathSample:
     missing_segments: int = 0
 
 
+class Posts(Protocol):
+    """The short way of small chunks through memory that two ranks share: no call for each, no turn of the loop.
+
+    What is posted is an ordinary frame in the order of all others, and whoever does not look here gets it as such.
+    """
+
+    def post(self, header: bytes, payload: memoryview) -> bool:
+        """Put a frame where the peer sees it at once. False: that cannot be done now, and nothing was. ``payload`` is
+        copied."""
+
+    def next_frame(self, patiently: bool) -> tuple[Header, memoryview] | None:
+        """The oldest frame that nobody has read, if it is there as a whole; ``patiently``: look for it for as long as
+        it may pay, some microseconds. The header is not checked. The payload is valid until :meth:`take`."""
+
+    def take(self, frame: tuple[Header, memoryview]) -> None:
+        """The frame that :meth:`next_frame` gave has been read, and comes no other way."""
+
+
 class Connection(Protocol):
     """One authenticated connection to one NIC of one peer, for one purpose."""
 
@@ -79,6 +97,10 @@ class Connection(Protocol):
     remote_nic: int
     #: Chunks beyond the eager limit are written into the peer's announced landings with :meth:`write`.
     one_sided: bool
+
+    @property
+    def posts(self) -> Posts | None:
+        """Its short way, if it has one, while it stands."""
 
     def send(self, header: bytes, payload: bytes | memoryview) -> None:
         """Queue a frame. ``payload`` is held by reference until the transport let go of it. Never raises, never waits.

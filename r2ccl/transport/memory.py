@@ -55,11 +55,14 @@ class Fabric:
 
     # Building.
 
-    def device(self, nic: Nic, rank: int, incarnation: int = 1, one_sided: bool = False) -> MemoryDevice:
-        """Open a NIC of a rank. A rank that was killed comes back to life with its first new device."""
+    def device(
+        self, nic: Nic, rank: int, incarnation: int = 1, one_sided: bool = False, shares_memory: bool = False
+    ) -> MemoryDevice:
+        """Open a NIC of a rank, or, if it ``shares_memory``, what it shares with others of its node. A rank that was
+        killed comes back to life with its first new device."""
         if not self.process(rank).alive:
             self._processes[rank] = Process()
-        device = MemoryDevice(self, nic, rank, incarnation, one_sided)
+        device = MemoryDevice(self, nic, rank, incarnation, one_sided, shares_memory)
         self._devices.append(device)
         return device
 
@@ -265,12 +268,16 @@ class Fabric:
 class MemoryDevice:
     """One NIC of one rank on a fabric."""
 
-    def __init__(self, fabric: Fabric, nic: Nic, rank: int, incarnation: int, one_sided: bool) -> None:
+    def __init__(
+        self, fabric: Fabric, nic: Nic, rank: int, incarnation: int, one_sided: bool, shares_memory: bool = False
+    ) -> None:
         self.fabric = fabric
         self.nic = nic
         self.rank = rank
         self.incarnation = incarnation
         self.one_sided = one_sided
+        #: What arrives lies where its reader may look for it before the loop does (``Posts``).
+        self.shares_memory = shares_memory
         self.process = fabric.process(rank)
         #: Forked children that hold its descriptors too.
         self.children = 0

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from r2ccl.protocol.wire import BadFrame, Flag, Landing, checksum, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Landing, checksum, peek_header, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
 from r2ccl.transport.memory_frame import Frame, byte_view
 from r2ccl.transport.memory_path import Model
@@ -85,6 +85,36 @@ class MemoryConnection:
         if offset + payload.nbytes > landing.length:
             raise ValueError(f"{payload.nbytes} bytes at {offset} do not fit a landing of {landing.length}")
         self._enqueue(Frame(header, byte_view(payload), landing, offset))
+
+    @property
+    def posts(self) -> MemoryConnection | None:
+        return self if self._device.shares_memory and self._phase is _Phase.OPEN else None
+
+    def post(self, header: bytes, payload: memoryview) -> bool:
+        if self.posts is None or self._queue:
+            return False
+        self.send(header, bytes(payload))
+        return True
+
+    def next_frame(self, patiently: bool) -> tuple[Header, memoryview] | None:
+        """See :class:`~r2ccl.transport.interface.Posts`. Time passes for those only who return to the loop."""
+        if self.posts is None or self._draining or not self._inbox or not self._reader.is_between_frames:
+            return None
+        content = self._inbox[0].content
+        if not isinstance(content, Stream) or len(content.data) < HEADER_BYTES:
+            return None
+        header = peek_header(memoryview(content.data), 0)
+        payload = memoryview(content.data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+        return (header, payload) if len(payload) == header.payload_bytes else None
+
+    def take(self, frame: tuple[Header, memoryview]) -> None:
+        content, size = self._inbox[0].content, HEADER_BYTES + len(frame[1])
+        assert isinstance(content, Stream)
+        assert self._in is not None
+        content.data = content.data[size:]
+        if not content.data:
+            self._inbox.popleft()
+        self._in.consume(size)
 
     def withdraw(self, communicator: int, operation: int) -> bool:
         kept: deque[Frame] = deque()
@@ -322,7 +352,7 @@ class MemoryConnection:
                 place[:] = piece.data
             return
         self._inbox.append(segment)
-        if not self.one_sided:
+        if not self.one_sided and not self._device.shares_memory:
             self._process.run(self._drain)
         elif not self._drain_soon:
             self._drain_soon = True

@@ -36,7 +36,8 @@ class Model:
     dial_timeout_s: float = 1.0
     #: One-sided hardware gives up after this: about seven attempts of 67 ms.
     flush_after_s: float = 0.5
-    #: How long one-sided hardware collects completions before the process sees them, as one batch.
+    #: How long one-sided hardware collects completions before the process sees them, as one batch; and how long what
+    #: was put into shared memory lies there before the loop looks.
     completion_delay_s: float = 10e-6
     #: NICs of unlike indices have no route to one another: each rail is a network of its own.
     rails_apart: bool = False

@@ -57,6 +57,10 @@ class FrameReader:
                 return
             self._finish(self._header)
 
+    @property
+    def is_between_frames(self) -> bool:
+        return self._header is None and not self._collected
+
     def discard(self) -> None:
         if self._destination is not None:
             self._destination = None

@@ -42,6 +42,9 @@ class Poller(Protocol):
     def is_busy(self, connection: SharedConnection) -> None:
         """Look at its rings in the next turns of the loop."""
 
+    def wait_for(self, ring: RingReader) -> bool:
+        """Look at one ring until there is something, for as long as it may pay."""
+
     def forget(self, user: SharedConnection) -> None:
         """It holds no memory and no descriptor any more."""
 
@@ -119,6 +122,28 @@ class SharedConnection:
         if not self.is_hot and (self._queue or poller.spin.enabled):
             # What is sent is answered, mostly soon.
             poller.is_busy(self)
+
+    @property
+    def posts(self) -> SharedConnection | None:
+        """See :class:`~r2ccl.transport.interface.Connection`."""
+        return self if self.is_open else None
+
+    def post(self, header: bytes, payload: memoryview) -> bool:
+        """See :class:`~r2ccl.transport.interface.Posts`."""
+        writer, poller = self._writer, self._poller
+        if writer is None or poller is None or self._queue:
+            return False
+        try:
+            if HEADER_BYTES + padded(len(payload)) > writer.capacity - writer.unread():
+                return False
+        except BadFrame:
+            return False  # the next to send says so
+        writer.put_whole(header, payload)
+        writer.announce()
+        if not self.is_hot:
+            # Whoever posts looks for what is posted in return, and need not be rung for.
+            poller.is_busy(self)
+        return True
 
     def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
         """The memory that is shared is the rings' alone: there are no one-sided writes."""
@@ -264,6 +289,22 @@ class SharedConnection:
         if target is None:
             return
         landed(self._receiver, self, header, target)
+
+    def next_frame(self, patiently: bool) -> tuple[Header, memoryview] | None:
+        """See :class:`~r2ccl.transport.interface.Posts`."""
+        reader = self.reader
+        if reader is None or self._is_reading or self._header is not None:
+            return None
+        if reader.is_empty():
+            assert self._poller is not None
+            if not patiently or not self._poller.wait_for(reader):
+                return None
+        return reader.whole_frame()
+
+    def take(self, frame: tuple[Header, memoryview]) -> None:
+        """See :class:`~r2ccl.transport.interface.Posts`."""
+        assert self.reader is not None
+        self.reader.pass_over(HEADER_BYTES + padded(len(frame[1])))
 
     # The end.
 

@@ -17,6 +17,7 @@ import resource
 import socket
 from collections.abc import Callable
 
+from r2ccl.clock import MonotonicClock
 from r2ccl.protocol.wire import BadFrame
 from r2ccl.telemetry.strangers import CROWDED
 from r2ccl.topology import Endpoint, Nic
@@ -24,6 +25,7 @@ from r2ccl.transport.interface import Answer, Receiver, Region
 from r2ccl.transport.interface import Purpose as WirePurpose
 from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_handshake import Handshake, SharedProbe, address, new_socket
+from r2ccl.transport.shared_ring import RingReader
 from r2ccl.transport.shared_segment import RING_BYTES_MOST, bulk_ring_bytes
 from r2ccl.transport.shared_spin import SpinBudget
 from r2ccl.transport.sockets import Acceptor
@@ -41,6 +43,12 @@ ANSWERS_PER_TURN = 32
 TURNS_PER_QUESTION = 32
 
 
+#: Who cannot go on without a frame looks for it so many times, about 20 us, where there is a core for every rank.
+LOOKS_IN_LOCKSTEP = 256
+#: Where there is not, it lets others have the core between two looks, for so long at most.
+GIVE_WAY_S = 300e-6
+
+
 class SharedMemoryDevice:
     """The memory that this rank shares with others of its node. See :class:`~r2ccl.transport.interface.Device`."""
 
@@ -49,10 +57,13 @@ class SharedMemoryDevice:
     def __init__(self, nic: Nic, admission: Admission, loop: asyncio.AbstractEventLoop, may_spin: bool = True) -> None:
         self.nic = nic
         self.spin = SpinBudget(may_spin)
+        #: Of those who cannot go on without a certain frame: an occasion is a time at which it was not there yet.
+        self.lockstep = SpinBudget(True)
         self.bell = -1
         self.bulk_ring_bytes = RING_BYTES_MOST
         self._admission = admission
         self._loop = loop
+        self._clock = MonotonicClock()
         self._receiver: Receiver | None = None
         self._door: Acceptor | None = None
         #: All and only connections and handshakes that hold a socket.
@@ -239,6 +250,29 @@ class SharedMemoryDevice:
                     return
         finally:
             self._is_awaited = False
+
+    def wait_for(self, ring: RingReader) -> bool:
+        """Somebody cannot go on without a frame on this ring. Returns whether one came soon."""
+        budget = self.lockstep
+        budget.begin()
+        if not budget.is_on:
+            return False
+        if self._looks_in_vain(ring):
+            budget.missed()
+            return False
+        budget.paid()
+        return True
+
+    def _looks_in_vain(self, ring: RingReader) -> bool:
+        if self.spin.enabled:
+            return all(ring.is_empty() for _ in range(LOOKS_IN_LOCKSTEP))
+        # The rank that is waited for may want this core.
+        until_s = self._clock.now() + GIVE_WAY_S
+        while ring.is_empty():
+            os.sched_yield()
+            if self._clock.now() > until_s:
+                return ring.is_empty()
+        return False
 
     def _turn(self) -> None:
         self._turn_is_due = False

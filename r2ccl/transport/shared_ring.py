@@ -32,7 +32,7 @@ import sys
 import threading
 from typing import Final
 
-from r2ccl.protocol.wire import BadFrame
+from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Header, peek_header
 
 #: Where a ring's bytes begin.
 CONTROL_BYTES: Final = 4096
@@ -182,12 +182,36 @@ class RingReader(_Ring):
             raise BadFrame(f"a ring of {self.capacity} bytes of which {readable} are to be read")
         return readable
 
+    def is_empty(self) -> bool:
+        """Is nothing there that was not read? What was looked at and left counts as there."""
+        return self.words[_HEAD] == self.tail
+
     def view(self, offset: int, size: int) -> memoryview:
         """``size`` bytes at ``offset`` behind the tail: where they lie, or, if they wrap, a copy."""
         at = (self.tail + offset) & (self.capacity - 1)
         if at + size <= self.capacity:
             return self.data[at : at + size]
         return memoryview(bytes(self.data[at:]) + bytes(self.data[: at + size - self.capacity]))
+
+    def whole_frame(self) -> tuple[Header, memoryview] | None:
+        """The next frame, its header unchecked, if all of it is there and lies in one piece. What is seen here is not
+        counted as looked at: it is still news to whoever reads."""
+        readable = self.words[_HEAD] - self.tail
+        if not HEADER_BYTES <= readable <= self.capacity:
+            return None
+        at = self.tail & (self.capacity - 1)
+        header = peek_header(self.data, at)
+        begin, size = at + HEADER_BYTES, header.payload_bytes
+        if HEADER_BYTES + size > readable or begin + size > self.capacity:
+            return None
+        return header, self.data[begin : begin + size]
+
+    def pass_over(self, size: int) -> None:
+        """A frame was used where it lies: its room is free."""
+        self.advance(size)
+        if self.is_empty():
+            self.seen = self.tail
+        self.give_room()
 
     def copy_to(self, target: memoryview) -> None:
         """The next bytes, as many as ``target`` has."""

@@ -41,6 +41,7 @@ class TcpConnection:
     """See :class:`~r2ccl.transport.interface.Connection`."""
 
     one_sided = False
+    posts = None
 
     def __init__(
         self,

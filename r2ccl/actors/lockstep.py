@@ -1,0 +1,257 @@
+"""The shortest way: ranks of one machine that call a small operation at about the same moment.
+
+Each puts its chunks where the other sees them (``transport.interface.Posts``), looks for what is due, and goes on, all
+within the call: no chunk has a parcel, a lane or an acknowledgement, and no turn of the loop passes. An operation of
+which this is true from beginning to end costs a third of what it costs otherwise (docs/performance.md).
+
+It is a short cut and no second way of working. The moves are those that the operation's machine would make, found by
+asking it once for each plan (``planning.moves_of``). Where one cannot be made at once, for the peer is late, its ring full, its
+chunk not the one that is due, the moves made so far are told to machine and ledger, and the operation goes on like any
+other (``_goes_on``). What was posted is an ordinary frame: a peer that is not in lockstep takes it in as such.
+
+**What is not acknowledged must be kept.** Memory loses nothing, but the connection may end before the peer has read.
+So what was posted is kept until the peer is known to have it: its chunk of operation n says, in ``acknowledged``, that
+it has all of the operations below n. In lockstep that is so, and then at most two operations' chunks are kept: this
+one's and the one's before. When a path to the peer changes they are sent again (``resync``), as ordinary chunks, and
+the ledger over there drops what it has. A chunk that says less is not taken in lockstep.
+
+Only operations in which every rank hears of every other are for it, so nobody runs ahead of a rank by more than one
+operation, and needs no credit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from r2ccl.actors.asks import Asks
+from r2ccl.actors.courier import Courier
+from r2ccl.actors.failing import Failing
+from r2ccl.actors.inbox import Inbox
+from r2ccl.actors.operation import Move, Operation
+from r2ccl.actors.shared import Shared
+from r2ccl.protocol.collective import Piece, begin
+from r2ccl.protocol.lanes import Parcel
+from r2ccl.protocol.ledger import Ledger
+from r2ccl.protocol.wire import Flag, Header, Kind, pack_header
+from r2ccl.telemetry.counters import LinkCounters
+from r2ccl.transport.interface import Posts
+
+
+#: A number, because every header's kind is compared with it.
+_CHUNK = Kind.CHUNK.value
+#: After so many operations within a call each, whoever awaits the next lets the loop have a turn.
+CALLS_PER_TURN = 16
+#: More posted chunks are not kept: operations that do not end in lockstep go the usual way then.
+KEPT_MAX = 16
+#: A peer that no memory is shared with may share some later.
+LOOK_AGAIN_AFTER = 256
+
+
+class Host(Protocol):
+    """A coordinator, as far as it is needed here."""
+
+    communicator: int
+    shared: Shared
+    courier: Courier
+    ledger: Ledger
+    running: dict[int, Operation]
+    failing: Failing
+    asks: Asks
+
+    def send_piece(self, operation: Operation, piece: Piece) -> None: ...
+    def ended_in_lockstep(self, operation: Operation) -> None: ...
+    def end_if_complete(self, operation: Operation) -> None: ...
+
+
+class _Kept(NamedTuple):
+    """A chunk that was posted."""
+
+    operation: Operation
+    move: Move
+    payload: bytes
+
+
+class Lockstep:
+    """One communicator's."""
+
+    def __init__(self, host: Host, inbox: Inbox) -> None:
+        self._host = host
+        self._inbox = inbox
+        self._shared = host.shared
+        self._courier = host.courier
+        self._ledger = host.ledger
+        self._communicator = host.communicator
+        self._is_possible = not host.shared.one_sided
+        #: What was posted, oldest first, and the peer is not known to have.
+        self._kept: list[_Kept] = []
+        #: The short way to a peer, and the counters of its link.
+        self._ways: dict[int, tuple[Posts, LinkCounters]] = {}
+        #: Peers that no memory is shared with, and how often we declined because of them.
+        self._without: set[int] = set()
+        self._declined = 0
+        self._calls_left = CALLS_PER_TURN
+
+    def start(self, operation: Operation) -> bool:
+        """Start an operation that was numbered and may start. False: nothing was done."""
+        moves, number, failing, ledger = operation.planned.moves, operation.number, self._host.failing, self._ledger
+        if (
+            not moves
+            or not self._is_possible
+            or self._host.running
+            or ledger.completed != number
+            or failing.left
+            or not failing.differences.are_silent_on(number)
+        ):
+            return False
+        if self._without and any(move.peer in self._without for move in moves):
+            self._declined += 1
+            if self._declined % LOOK_AGAIN_AFTER == 0:
+                self._without.clear()
+            return False
+        if len(self._kept) > KEPT_MAX and not self._has_let_go():
+            return False
+        parked = self._inbox.parked.get(number, ())
+        if any(not header.flags & Flag.LOCKSTEP for header, _ in parked):
+            return False
+        made = 0
+        for move in moves:
+            if not (self._post(operation, move) if move.is_send else self._take(operation, move)):
+                break
+            made += 1
+        if made == 0:
+            return False
+        if made < len(moves):
+            self._goes_on(operation, moves[:made])
+            return True
+        ledger.finish(number)
+        if parked:
+            for move in moves:
+                self._inbox.drop_parked(number, move)
+        self._kept = [kept for kept in self._kept if kept.operation is operation]  # peers have those before
+        self._calls_left -= 1
+        if not self._calls_left:
+            self._calls_left = CALLS_PER_TURN
+            operation.work.give_way()
+        self._host.ended_in_lockstep(operation)
+        return True
+
+    def resync(self, peer: int) -> None:
+        """A path to the peer changed: it may not have read what was posted."""
+        self._ways.pop(peer, None)
+        self._without.discard(peer)
+        host = self._host
+        if host.failing.error is not None or peer in host.failing.left:
+            return
+        again = [kept for kept in self._kept if kept.move.peer == peer]
+        self._kept = [kept for kept in self._kept if kept.move.peer != peer]
+        for kept in again:
+            self._send_again(kept)
+
+    def _has_let_go(self) -> bool:
+        """Forget what peers have. Returns whether there is room for more."""
+        completed = {
+            peer: self._courier.outboxes[peer].completed_by_peer(self._communicator)
+            for peer in {kept.move.peer for kept in self._kept}
+        }
+        self._kept = [kept for kept in self._kept if kept.operation.number >= completed[kept.move.peer]]
+        return len(self._kept) <= KEPT_MAX
+
+    def _send_again(self, kept: _Kept) -> None:
+        operation, move = kept.operation, kept.move
+        parcel = Parcel(
+            self._communicator, operation.number, move.step, move.peer, 0, move.fingerprint, kept.payload, None,
+            move.part, operation.planned.chunk_bytes, self._courier.take_turn(),
+        )  # fmt: skip
+        if not self._courier.submit(parcel) and operation.number in self._host.running:
+            self._host.asks.ask(operation, move.peer)
+
+    # Moves.
+
+    def _way(self, peer: int) -> tuple[Posts, LinkCounters] | None:
+        for lane in self._courier.lanes[peer]:
+            link = lane.link
+            if link is None or link.bulk is None or link.checks:
+                continue
+            posts = link.bulk.posts
+            if posts is not None:
+                way = self._ways[peer] = (posts, link.counters)
+                return way
+        self._without.add(peer)
+        return None
+
+    def _post(self, operation: Operation, move: Move) -> bool:
+        way = self._ways.get(move.peer) or self._way(move.peer)
+        if way is None:
+            return False
+        posts, counters = way
+        payload = operation.arrays[move.array].bytes[move.start : move.stop]
+        size = move.stop - move.start
+        header = pack_header(
+            _CHUNK, Flag.LOCKSTEP, size, self._communicator, operation.number, move.step, self._shared.rank, move.peer,
+            0, move.fingerprint, operation.number,
+        )  # fmt: skip
+        if not posts.post(header, payload):
+            self._ways.pop(move.peer, None)
+            return False
+        counters.sent_bytes += size
+        counters.sent_chunks += 1
+        self._kept.append(_Kept(operation, move, bytes(payload)))
+        return True
+
+    def _take(self, operation: Operation, move: Move) -> bool:
+        for header, payload in self._inbox.parked.get(operation.number, ()):
+            if self._is_due(operation, move, header):
+                self._inbox.coordinator.take(operation, move.part, memoryview(payload))
+                return True
+        way = self._ways.get(move.peer) or self._way(move.peer)
+        if way is None:
+            return False
+        posts, counters = way
+        frame = posts.next_frame(True)
+        if frame is None or not self._is_due(operation, move, frame[0]):
+            return False
+        self._inbox.coordinator.take(operation, move.part, frame[1])
+        posts.take(frame)
+        counters.received_bytes += move.stop - move.start
+        counters.received_chunks += 1
+        outbox = self._courier.outboxes[move.peer]
+        if not outbox.is_level(self._communicator, operation.number):
+            self._courier.completed_by(move.peer, self._communicator, operation.number)
+            self._courier.peer_entered(move.peer, self._communicator, operation.number)
+        return True
+
+    def _is_due(self, operation: Operation, move: Move, header: Header) -> bool:
+        return (
+            header.kind == _CHUNK
+            and header.flags == Flag.LOCKSTEP
+            and header.operation == operation.number
+            and header.communicator == self._communicator
+            and header.fingerprint == move.fingerprint
+            and header.step == move.step
+            and header.source == move.peer
+            and header.acknowledged == operation.number
+            and header.payload_bytes == move.stop - move.start
+            and not header.chunk
+        )
+
+    def _goes_on(self, operation: Operation, made: tuple[Move, ...]) -> None:
+        """Not all could be done at once: from here on the operation is one like any other."""
+        host, number = self._host, operation.number
+        machine = operation.machine = begin(operation.planned.waits)
+        operation.turn = self._courier.take_turn()
+        host.running[number] = operation
+        to_send = dict.fromkeys(machine.start())
+        for move in made:
+            if move.is_send:
+                del to_send[move.part, 0]
+                machine.settled(move.part)
+            else:
+                if not self._inbox.drop_parked(number, move):
+                    self._ledger.accept(number, move.step, move.peer, 0)
+                to_send.update(dict.fromkeys(machine.applied(move.part, 0)[0]))
+        for piece in to_send:
+            host.send_piece(operation, piece)
+        if number in self._inbox.parked:
+            self._inbox.unpark(operation)
+        host.end_if_complete(operation)
+        host.failing.fail_without(operation)
