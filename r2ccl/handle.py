@@ -112,8 +112,8 @@ class Handle:
         planned = self._epochs.newest.plan(asked.call)
         work = Work(planned.call, asked.result, shared.thread, on_end)
         if self._thread is None and threading.get_ident() == shared.thread:
-            self._coordinator.submit(planned, asked.arrays, work, limit_s)
-            work.look_with(self._runtime.look)
+            if not self._coordinator.submit(planned, asked.arrays, work, limit_s):
+                work.look_with(self._runtime.look)
         else:
             self._cross(work, self._coordinator.submit, planned, asked.arrays, work, limit_s)
         return work

@@ -33,12 +33,13 @@ from r2ccl.actors.messages import (
 )
 from r2ccl.actors.operation import Operation, Planned, Scratch, ScratchPool
 from r2ccl.actors.registration import Registrar
+from r2ccl.actors.sending import Sending
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.starting import Starting
 from r2ccl.actors.work import Work
 from r2ccl.buffers import Buffer
 from r2ccl.errors import UsageError
-from r2ccl.protocol.collective import Piece, begin
+from r2ccl.protocol.collective import begin
 from r2ccl.protocol.lanes import Parcel
 from r2ccl.protocol.wire import BadFrame, Entered, Header, Kind
 
@@ -80,10 +81,11 @@ class Coordinator(Actor):
         self._acknowledging = Acknowledging(self)
         self._is_starting = False
         self.has_left = False
-        self._starting = Starting(self, self.send_piece)
+        self._sending = Sending(self)
+        self._starting = Starting(self, self._sending.send)
         self.asks = Asks(self)
         self._express = self.inbox.express = Express(self, self.inbox)
-        self._lockstep = Lockstep(self, self.inbox)
+        self._lockstep = Lockstep(self, self.inbox, self._sending)
         self._idle: asyncio.Future[None] | None = None
         courier.ledgers[communicator] = self.ledger
         courier.peers[communicator] = self.peers
@@ -108,29 +110,41 @@ class Coordinator(Actor):
 
     def submit(
         self, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float, waited_s: float = 0.0
-    ) -> None:
-        """Number the call, and start it if there is room. Raises before anything is numbered."""
+    ) -> bool:
+        """Number the call, and start it if there is room. Raises before anything is numbered.
+
+        Returns whether it is over, and all that was to be said of it has been said.
+        """
         self.refuse()
-        work.operation = self.next_operation
-        operation = Operation(self.next_operation, planned, arrays, work, timeout_s, self, self.shared.clock.now())
-        operation.waited_s, operation.stalled_s = waited_s, self.own_stall_s()
+        number = work.operation = self.next_operation
+        operation = Operation(number, planned, arrays, work, timeout_s, self)
         self.next_operation += 1
-        if not self.waiting and self._may_start(operation.number):
-            self._start(operation)
-        else:
+        may_start = not self.waiting and self._may_start(number)
+        if may_start:
+            self._admit(operation)
+            if self._lockstep.start(operation) and work.done():
+                return True
+        operation.called_at_s, operation.waited_s = self.shared.clock.now(), waited_s
+        operation.stalled_s = self.own_stall_s()
+        if not may_start:
             self.waiting.append(operation)
+        elif operation.machine is None:
+            self._start(operation)
         if not work.done():
             self.failing.watch(operation)
+        return False
 
     def _may_start(self, number: int) -> bool:
         if len(self.running) >= self.shared.settings.running_max:
             return False
         return self.epochs is None or self.epochs.may_admit(number)
 
-    def _start(self, operation: Operation) -> None:
+    def _admit(self, operation: Operation) -> None:
         if self.epochs is not None:
             operation.planned = self.epochs.admit(operation.number, operation.planned)
-        if self._lockstep.start(operation) or self._express.start(operation):
+
+    def _start(self, operation: Operation) -> None:
+        if self._express.start(operation):
             return
         machine = operation.machine = begin(operation.planned.waits)
         operation.turn = self.courier.take_turn()
@@ -167,35 +181,6 @@ class Coordinator(Actor):
             await asyncio.wait([self._idle], timeout=timeout_s)
 
     # Chunks.
-
-    def send_piece(self, operation: Operation, piece: Piece) -> None:
-        (index, chunk), planned = piece, operation.planned
-        send = planned.waits.program.sends[index]
-        copied = planned.copied[index]
-        pieces = planned.send_pieces[index]
-        payload: memoryview | bytes
-        if pieces:
-            payload = b"".join(operation.arrays[array].bytes[start:stop] for array, (start, stop) in pieces)
-        else:
-            start, stop = planned.send_spans[index][chunk]
-            payload = operation.arrays[planned.send_arrays[index]].bytes[start:stop]
-            if copied:
-                payload = bytes(payload)
-        # From a copy too it may have to be acknowledged: only so many may outlive their operations.
-        outlives = copied and (not send.needs_ack or self.courier.outboxes[send.target].may_copy)
-        parcel = Parcel(
-            self.communicator, operation.number, send.step, send.target, chunk, planned.send_marks[index], payload,
-            None if outlives else operation, index, planned.chunk_bytes, operation.turn,
-        )  # fmt: skip
-        if not self.courier.submit(parcel):
-            if len(payload) <= planned.eager_bytes:
-                # Of little the target would not say that it is in the operation.
-                self.asks.ask(operation, send.target)
-            else:
-                self._notice_misfits(send.target, operation.number)
-        if outlives:
-            assert operation.machine is not None
-            operation.machine.settled(index)
 
     def piece_arrived(self, operation: Operation, receive: int, chunk: int, scratch: Scratch | None) -> None:
         """A chunk is there: in a scratch piece, or (None) in place, in the buffer or where it was written."""
@@ -242,7 +227,7 @@ class Coordinator(Actor):
         machine.applied(0, 0)
         if machine.acks_left == 0:
             del self.running[operation.number]
-            self._end(operation)
+            self.end(operation)
 
     def _applied(self, operation: Operation, receive: int, chunk: int) -> None:
         machine = operation.machine
@@ -253,7 +238,7 @@ class Coordinator(Actor):
             receive, chunk = todo.pop()
             sends, held = machine.applied(receive, chunk)
             for piece in sends:
-                self.send_piece(operation, piece)
+                self._sending.send(operation, piece)
             for released in held:
                 assert operation.held is not None
                 self._take_in(operation, *released, operation.held.pop(released))
@@ -283,13 +268,10 @@ class Coordinator(Actor):
         self._registrar.close(operation)
         self.ledger.finish(operation.number)
         self.courier.settle_operation(self.communicator, operation.number, operation.planned.targets)
-        self._end(operation)
+        self.end(operation)
 
-    def ended_in_lockstep(self, operation: Operation) -> None:
-        """All of it was done while it was called; the ledger knows."""
-        self._end(operation)
-
-    def _end(self, operation: Operation) -> None:
+    def end(self, operation: Operation) -> None:
+        """It is over, and nobody counts on it any more."""
         self.failing.ended(operation)
         operation.finish()
         try:
@@ -306,7 +288,10 @@ class Coordinator(Actor):
         self._is_starting = True
         try:
             while self.waiting and self._may_start(self.waiting[0].number):
-                self._start(self.waiting.popleft())
+                operation = self.waiting.popleft()
+                self._admit(operation)
+                if not self._lockstep.start(operation):
+                    self._start(operation)
         finally:
             self._is_starting = False
 
@@ -376,9 +361,9 @@ class Coordinator(Actor):
             and (number in self.running or (self.failing.error is None and number >= self._first_not_started()))
         ):
             self.courier.may_land(peer, entered)
-            self._notice_misfits(peer, number)
+            self.notice_misfits(peer, number)
 
-    def _notice_misfits(self, peer: int, operation: int) -> None:
+    def notice_misfits(self, peer: int, operation: int) -> None:
         """A target told where what it expects may be written, and that is not what we send."""
         if self.courier.outboxes[peer].has_misfits(self.communicator, operation):
             self.failing.differences.noticed(operation)

@@ -5,9 +5,9 @@ within the call: no chunk has a parcel, a lane or an acknowledgement, and no tur
 which this is true from beginning to end costs a third of what it costs otherwise (docs/performance.md).
 
 It is a short cut and no second way of working. The moves are those that the operation's machine would make, found by
-asking it once for each plan (``planning.moves_of``). Where one cannot be made at once, for the peer is late, its ring full, its
-chunk not the one that is due, the moves made so far are told to machine and ledger, and the operation goes on like any
-other (``_goes_on``). What was posted is an ordinary frame: a peer that is not in lockstep takes it in as such.
+asking it once for each plan (``planning.moves_of``). Where one cannot be made at once, for the peer is late, its ring
+full, its chunk not the one that is due, the moves made so far are told to machine and ledger, and the operation goes on
+like any other (``_goes_on``). What was posted is an ordinary frame: who is not in lockstep takes it in as such.
 
 **What is not acknowledged must be kept.** Memory loses nothing, but the connection may end before the peer has read.
 So what was posted is kept until the peer is known to have it: its chunk of operation n says, in ``acknowledged``, that
@@ -21,6 +21,7 @@ operation, and needs no credit.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple, Protocol
 
 from r2ccl.actors.asks import Asks
@@ -28,17 +29,18 @@ from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.inbox import Inbox
 from r2ccl.actors.operation import Move, Operation
+from r2ccl.actors.sending import Sending
 from r2ccl.actors.shared import Shared
-from r2ccl.protocol.collective import Piece, begin
+from r2ccl.protocol.collective import begin
 from r2ccl.protocol.lanes import Parcel
 from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.wire import Flag, Header, Kind, pack_header
 from r2ccl.telemetry.counters import LinkCounters
 from r2ccl.transport.interface import Posts
 
-
 #: A number, because every header's kind is compared with it.
 _CHUNK = Kind.CHUNK.value
+_LOCKSTEP = Flag.LOCKSTEP
 #: After so many operations within a call each, whoever awaits the next lets the loop have a turn.
 CALLS_PER_TURN = 16
 #: More posted chunks are not kept: operations that do not end in lockstep go the usual way then.
@@ -58,32 +60,33 @@ class Host(Protocol):
     failing: Failing
     asks: Asks
 
-    def send_piece(self, operation: Operation, piece: Piece) -> None: ...
-    def ended_in_lockstep(self, operation: Operation) -> None: ...
+    def end(self, operation: Operation) -> None: ...
     def end_if_complete(self, operation: Operation) -> None: ...
 
 
 class _Kept(NamedTuple):
     """A chunk that was posted."""
 
-    operation: Operation
+    number: int
     move: Move
     payload: bytes
+    chunk_bytes: int
 
 
 class Lockstep:
     """One communicator's."""
 
-    def __init__(self, host: Host, inbox: Inbox) -> None:
+    def __init__(self, host: Host, inbox: Inbox, sending: Sending) -> None:
         self._host = host
         self._inbox = inbox
-        self._shared = host.shared
+        self._sending = sending
+        self._rank = host.shared.rank
         self._courier = host.courier
         self._ledger = host.ledger
         self._communicator = host.communicator
         self._is_possible = not host.shared.one_sided
         #: What was posted, oldest first, and the peer is not known to have.
-        self._kept: list[_Kept] = []
+        self._kept: deque[_Kept] = deque()
         #: The short way to a peer, and the counters of its link.
         self._ways: dict[int, tuple[Posts, LinkCounters]] = {}
         #: Peers that no memory is shared with, and how often we declined because of them.
@@ -93,47 +96,51 @@ class Lockstep:
 
     def start(self, operation: Operation) -> bool:
         """Start an operation that was numbered and may start. False: nothing was done."""
-        moves, number, failing, ledger = operation.planned.moves, operation.number, self._host.failing, self._ledger
-        if (
-            not moves
-            or not self._is_possible
-            or self._host.running
-            or ledger.completed != number
-            or failing.left
-            or not failing.differences.are_silent_on(number)
-        ):
-            return False
-        if self._without and any(move.peer in self._without for move in moves):
-            self._declined += 1
-            if self._declined % LOOK_AGAIN_AFTER == 0:
-                self._without.clear()
-            return False
-        if len(self._kept) > KEPT_MAX and not self._has_let_go():
+        moves, number = operation.planned.moves, operation.number
+        if not moves or not self._is_possible or not self._is_usual(number) or not self._may_reach(moves):
             return False
         parked = self._inbox.parked.get(number, ())
-        if any(not header.flags & Flag.LOCKSTEP for header, _ in parked):
+        if parked and any(header.flags != _LOCKSTEP for header, _ in parked):
             return False
-        made = 0
-        for move in moves:
+        for made, move in enumerate(moves):
             if not (self._post(operation, move) if move.is_send else self._take(operation, move)):
-                break
-            made += 1
-        if made == 0:
-            return False
-        if made < len(moves):
-            self._goes_on(operation, moves[:made])
-            return True
-        ledger.finish(number)
+                if made:
+                    self._goes_on(operation, moves[:made])
+                return made > 0
+        self._ledger.move_on(number)
         if parked:
             for move in moves:
                 self._inbox.drop_parked(number, move)
-        self._kept = [kept for kept in self._kept if kept.operation is operation]  # peers have those before
+        kept = self._kept
+        while kept[0].number != number:  # peers have those before
+            kept.popleft()
         self._calls_left -= 1
         if not self._calls_left:
             self._calls_left = CALLS_PER_TURN
             operation.work.give_way()
-        self._host.ended_in_lockstep(operation)
+        self._host.end(operation)
         return True
+
+    def _is_usual(self, number: int) -> bool:
+        """Nothing else runs, and nobody said anything about this operation or has left."""
+        host = self._host
+        failing = host.failing
+        return (
+            not host.running
+            and self._ledger.completed == number
+            and not failing.left
+            and failing.differences.are_silent_on(number)
+            and (len(self._kept) <= KEPT_MAX or self._has_let_go())
+        )
+
+    def _may_reach(self, moves: tuple[Move, ...]) -> bool:
+        """Is there no peer among them that no memory is shared with?"""
+        if not self._without or not any(move.peer in self._without for move in moves):
+            return True
+        self._declined += 1
+        if self._declined % LOOK_AGAIN_AFTER == 0:
+            self._without.clear()
+        return False
 
     def resync(self, peer: int) -> None:
         """A path to the peer changed: it may not have read what was posted."""
@@ -143,7 +150,7 @@ class Lockstep:
         if host.failing.error is not None or peer in host.failing.left:
             return
         again = [kept for kept in self._kept if kept.move.peer == peer]
-        self._kept = [kept for kept in self._kept if kept.move.peer != peer]
+        self._kept = deque(kept for kept in self._kept if kept.move.peer != peer)
         for kept in again:
             self._send_again(kept)
 
@@ -153,17 +160,17 @@ class Lockstep:
             peer: self._courier.outboxes[peer].completed_by_peer(self._communicator)
             for peer in {kept.move.peer for kept in self._kept}
         }
-        self._kept = [kept for kept in self._kept if kept.operation.number >= completed[kept.move.peer]]
+        self._kept = deque(kept for kept in self._kept if kept.number >= completed[kept.move.peer])
         return len(self._kept) <= KEPT_MAX
 
     def _send_again(self, kept: _Kept) -> None:
-        operation, move = kept.operation, kept.move
+        number, move = kept.number, kept.move
         parcel = Parcel(
-            self._communicator, operation.number, move.step, move.peer, 0, move.fingerprint, kept.payload, None,
-            move.part, operation.planned.chunk_bytes, self._courier.take_turn(),
+            self._communicator, number, move.step, move.peer, 0, move.fingerprint, kept.payload, None, move.part,
+            kept.chunk_bytes, self._courier.take_turn(),
         )  # fmt: skip
-        if not self._courier.submit(parcel) and operation.number in self._host.running:
-            self._host.asks.ask(operation, move.peer)
+        if not self._courier.submit(parcel) and number in self._host.running:
+            self._host.asks.ask(self._host.running[number], move.peer)
 
     # Moves.
 
@@ -184,18 +191,18 @@ class Lockstep:
         if way is None:
             return False
         posts, counters = way
-        payload = operation.arrays[move.array].bytes[move.start : move.stop]
-        size = move.stop - move.start
+        number, start, stop = operation.number, move.start, move.stop
+        payload, size = operation.arrays[move.array].bytes[start:stop], stop - start
         header = pack_header(
-            _CHUNK, Flag.LOCKSTEP, size, self._communicator, operation.number, move.step, self._shared.rank, move.peer,
-            0, move.fingerprint, operation.number,
+            _CHUNK, _LOCKSTEP, size, self._communicator, number, move.step, self._rank, move.peer, 0, move.fingerprint,
+            number,
         )  # fmt: skip
         if not posts.post(header, payload):
             self._ways.pop(move.peer, None)
             return False
         counters.sent_bytes += size
         counters.sent_chunks += 1
-        self._kept.append(_Kept(operation, move, bytes(payload)))
+        self._kept.append(_Kept(number, move, bytes(payload), operation.planned.chunk_bytes))
         return True
 
     def _take(self, operation: Operation, move: Move) -> bool:
@@ -221,17 +228,14 @@ class Lockstep:
         return True
 
     def _is_due(self, operation: Operation, move: Move, header: Header) -> bool:
+        number = operation.number
+        name = (self._communicator, number, move.step, move.peer, self._rank, 0, move.fingerprint)
         return (
             header.kind == _CHUNK
-            and header.flags == Flag.LOCKSTEP
-            and header.operation == operation.number
-            and header.communicator == self._communicator
-            and header.fingerprint == move.fingerprint
-            and header.step == move.step
-            and header.source == move.peer
-            and header.acknowledged == operation.number
+            and header.flags == _LOCKSTEP
+            and header[4:11] == name  # from its communicator to its fingerprint
             and header.payload_bytes == move.stop - move.start
-            and not header.chunk
+            and header.acknowledged == number
         )
 
     def _goes_on(self, operation: Operation, made: tuple[Move, ...]) -> None:
@@ -250,7 +254,7 @@ class Lockstep:
                     self._ledger.accept(number, move.step, move.peer, 0)
                 to_send.update(dict.fromkeys(machine.applied(move.part, 0)[0]))
         for piece in to_send:
-            host.send_piece(operation, piece)
+            self._sending.send(operation, piece)
         if number in self._inbox.parked:
             self._inbox.unpark(operation)
         host.end_if_complete(operation)

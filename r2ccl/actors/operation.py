@@ -114,38 +114,43 @@ class Exchange(NamedTuple):
     size: int
 
 
-@dataclass(slots=True, eq=False)
 class Operation:
-    """A numbered call. ``machine`` is None until it runs."""
+    """A numbered call. ``machine`` is None until it runs.
 
-    number: int
-    planned: Planned
-    #: The caller's, and work memory from when it runs.
-    arrays: tuple[Buffer, ...]
-    work: Work
-    #: In seconds, counted from the call; 0: none.
-    timeout_s: float
-    owner: Any
-    called_at_s: float
+    Most operations are over before they need more than a call has, so the rest is set when it is needed.
+    """
+
     machine: Machine | None = None
     #: Its place among all operations of this rank, by when they started.
-    turn: int = 0
+    turn = 0
     #: How long it had been called before it had a number.
-    waited_s: float = 0.0
-    #: Our own absence so far when it was called, for the time-out to subtract.
-    stalled_s: float = 0.0
+    waited_s = 0.0
     #: Pieces that arrived before they may be applied, with their bytes (None: in place already).
     held: dict[Piece, Scratch | None] | None = None
     #: Registered memory, where the transport writes one-sided.
     landings: Landings | None = None
     #: When it was last announced to all; never, at first.
-    announced_at_s: float = -math.inf
-    laggards_logged: bool = False
+    announced_at_s = -math.inf
+    laggards_logged = False
     #: Peers that we asked to say when they are in it.
     asked: frozenset[int] = frozenset()
     #: When it fails if it has not ended; put off by our own absences, of which so much has been counted.
-    deadline_s: float = math.inf
-    excused_s: float = 0.0
+    deadline_s = math.inf
+    excused_s = 0.0
+
+    def __init__(
+        self, number: int, planned: Planned, arrays: tuple[Buffer, ...], work: Work, timeout_s: float, owner: Any
+    ) -> None:
+        self.number = number
+        self.planned = planned
+        #: The caller's, and work memory from when it runs.
+        self.arrays = arrays
+        self.work = work
+        #: In seconds, counted from the call; 0: none.
+        self.timeout_s = timeout_s
+        self.owner = owner
+        #: When it was called, and our own absence so far, for the time-out to subtract.
+        self.called_at_s = self.stalled_s = 0.0
 
     def hearers(self, one_sided: bool) -> tuple[int, ...]:
         """Whom to tell that this rank has entered."""
@@ -185,9 +190,9 @@ class Operation:
     def take(self, receive: int, payload: memoryview) -> None:
         """As :meth:`apply`, for a transfer's only chunk, in memory that is not ours."""
         planned = self.planned
-        start, stop = planned.receive_spans[receive][0]
-        if start == stop:
+        if not payload:
             return  # what is empty may be read-only
+        start, stop = planned.receive_spans[receive][0]
         if planned.waits.program.receives[receive].reduce:
             self._reduce(receive, start, stop, payload)
         else:

@@ -62,6 +62,8 @@ class Plans:
         self._picture = picture
         self._members = tuple(members)
         self._kept: dict[Call, Planned] = {}
+        #: The latest call, and its plan: most calls are like the one before, and to compare is cheaper than to look up.
+        self._latest: tuple[Call | None, Planned | None] = (None, None)
         self._messages: dict[tuple[Call, int, bool], Planned] = {}
         self._agreement = (
             f"epoch {picture.epoch}, R2CCL_CHUNK_BYTES {picture.chunk_bytes}, R2CCL_EAGER_BYTES {picture.eager_bytes}, "
@@ -79,12 +81,16 @@ class Plans:
 
     def plan(self, call: Call) -> Planned:
         """The plan of a call. Raises :class:`~r2ccl.errors.UsageError` if ``op`` is not defined for the dtype."""
+        latest, planned = self._latest
+        if planned is not None and call == latest:
+            return planned
         planned = self._kept.get(call)
         if planned is None:
             planned = self._make(call)
             if len(self._kept) >= PLANS_MAX:
                 self._kept.clear()
             self._kept[call] = planned
+        self._latest = (call, planned)
         return planned
 
     def _make(self, call: Call) -> Planned:

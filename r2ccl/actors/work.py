@@ -187,6 +187,8 @@ class Work:
             on_end(self)
         # From here on whoever comes sees that it is over. Others may be leaving: their lists are read in one go.
         self._done = True
+        if not self._sleepers and not self._waiters and not self._callbacks:
+            return
         for sleeper in tuple(self._sleepers):
             sleeper.release()
         waiters, self._waiters = self._waiters, []

@@ -136,6 +136,13 @@ class Ledger:
                 del self._open[name]
         return True
 
+    def move_on(self, operation: int) -> None:
+        """As :meth:`finish`, for an operation that is the next to finish."""
+        if self._open or self._finished or operation != self.completed:
+            self.finish(operation)
+        else:
+            self.completed += 1
+
     def finish_with(self, operation: int, step: int, source: int) -> bool:
         """The one chunk of an operation came whole, in its turn and by no other path: the operation is finished.
 

@@ -14,12 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Generic, TypeVar
 
 from r2ccl.protocol.lanes import Parcel
-from r2ccl.protocol.wire import Ack, Landing, OpenTransfer
-
-V = TypeVar("V")
+from r2ccl.protocol.owed import ByNumber, Pieces
+from r2ccl.protocol.wire import Ack, Landing
 
 #: A peer is sent nothing of operations this far beyond those that it has entered: small chunks would fit its credit by
 #: the hundred thousand, and empty ones without end.
@@ -28,61 +26,6 @@ OPERATIONS_AHEAD_MAX = 1 << 14
 #: acknowledgements after all: a root that never waits would run ahead without end.
 COPIES_MAX = 1024
 COPIED_BYTES_MAX = 16 << 20
-
-
-class _Pieces(dict[tuple[int, int], Parcel]):
-    """Parcels of one operation by (step, chunk)."""
-
-    #: Step -> base of the last acknowledgement: no need to look below it again. None: it had none, as most that are
-    #: small never do.
-    _settled_below: dict[int, int] | None = None
-
-    def take(self, transfer: OpenTransfer) -> list[Parcel]:
-        """Take out what the acknowledgement names. Its cost is that of what is new in it: with a look at every piece a
-        transfer of 100,000 chunks took a minute for acknowledgements alone."""
-        step, base, bits = transfer.step, transfer.base, int.from_bytes(transfer.bits, "little")
-        if self._settled_below is None:
-            self._settled_below = {}
-        first = self._settled_below.get(step, 0)
-        if base + bits.bit_length() - first > len(self):
-            done = [key for key in self if key[0] == step and (key[1] < base or bits >> (key[1] - base) & 1)]
-        else:
-            done = [(step, chunk) for chunk in range(first, base) if (step, chunk) in self]
-            beyond = range(base, base + bits.bit_length())
-            done += [(step, chunk) for chunk in beyond if bits >> (chunk - base) & 1 and (step, chunk) in self]
-        self._settled_below[step] = max(first, base)
-        return [self.pop(key) for key in done]
-
-
-class _ByNumber(dict[int, V], Generic[V]):
-    """What is kept of one communicator's operations, by number."""
-
-    #: The highest number that was ever in here.
-    _newest = -1
-    #: They are in here in the order of their numbers: one that began late, or began again after all its earlier chunks
-    #: had been acknowledged, is out of line.
-    _is_in_order = True
-
-    def put(self, number: int, value: V) -> V:
-        """For a number that is not in here."""
-        self[number] = value
-        if number > self._newest:
-            self._newest = number
-        else:
-            self._is_in_order = False
-        return value
-
-    def take_below(self, number: int) -> list[V]:
-        """Take out all below a number. Of a hundred operations that are under way a look at every one, for each chunk
-        that comes, would be most of what the chunk costs."""
-        if not self._is_in_order:
-            taken = [self.pop(below) for below in [below for below in self if below < number]]
-            self._is_in_order = not self
-            return taken
-        taken = []
-        while self and (oldest := next(iter(self))) < number:
-            taken.append(self.pop(oldest))
-        return taken
 
 
 _TURN = attrgetter("turn")
@@ -131,7 +74,7 @@ class Outbox:
         #: else, so their operation must not end on that.
         self._early: list[Parcel] = []
         #: Bytes accounted against the credit, by communicator and operation.
-        self._unsolicited: dict[int, _ByNumber[int]] = {}
+        self._unsolicited: dict[int, ByNumber[int]] = {}
         #: Of those bytes, what was for operations that failed, by communicator: the peer may still keep them.
         self._unwanted: dict[int, int] = {}
         self.unsolicited_bytes = 0
@@ -139,16 +82,16 @@ class Outbox:
         self.copies = 0
         self.copied_bytes = 0
         #: All and only parcels that were submitted and are not settled, by communicator and operation, oldest first.
-        self._sent: dict[int, _ByNumber[_Pieces]] = {}
+        self._sent: dict[int, ByNumber[Pieces]] = {}
 
     def submit(self, parcel: Parcel) -> bool:
         """Take note of a new parcel. True: send it now; False: it is held until the peer has entered."""
         operations = self._sent.get(parcel.communicator)
         if operations is None:
-            operations = self._sent[parcel.communicator] = _ByNumber()
+            operations = self._sent[parcel.communicator] = ByNumber()
         pieces = operations.get(parcel.operation)
         if pieces is None:
-            pieces = operations.put(parcel.operation, _Pieces())
+            pieces = operations.put(parcel.operation, Pieces())
         pieces[parcel.step, parcel.chunk] = parcel
         if parcel.owner is None:
             self.copies += 1
@@ -276,7 +219,7 @@ class Outbox:
         self._completed[communicator] = operation
         return True
 
-    def _take_below(self, operations: _ByNumber[_Pieces], completed: int) -> list[Parcel]:
+    def _take_below(self, operations: ByNumber[Pieces], completed: int) -> list[Parcel]:
         taken = operations.take_below(completed)
         if len(taken) == 1:
             return [*taken[0].values()]
@@ -307,11 +250,11 @@ class Outbox:
     def forget(self, communicator: int, operation: int) -> list[Parcel]:
         """Operations from ``operation`` on failed: nothing of theirs is wanted any more, here or by the peer. What it
         keeps for them counts against its credit until it knows, see :meth:`failure_is_known`."""
-        operations = self._sent.get(communicator, _ByNumber())
+        operations = self._sent.get(communicator, ByNumber())
         gone = [parcel for number in operations if number >= operation for parcel in operations[number].values()]
         for number in [number for number in operations if number >= operation]:
             del operations[number]
-        unsolicited = self._unsolicited.get(communicator, _ByNumber())
+        unsolicited = self._unsolicited.get(communicator, ByNumber())
         for number in [number for number in unsolicited if number >= operation]:
             self._unwanted[communicator] = self._unwanted.get(communicator, 0) + unsolicited.pop(number)
         self._uncount(gone)
@@ -390,7 +333,7 @@ class Outbox:
         size = len(parcel.payload)
         unsolicited = self._unsolicited.get(parcel.communicator)
         if unsolicited is None:
-            unsolicited = self._unsolicited[parcel.communicator] = _ByNumber()
+            unsolicited = self._unsolicited[parcel.communicator] = ByNumber()
         if parcel.operation in unsolicited:
             unsolicited[parcel.operation] += size
         else:

@@ -300,7 +300,7 @@ def kept(runtime: Runtime) -> list[str]:
     found: list[tuple[str, int]] = [
         ("unsettled chunks", courier.unsettled),
         ("parked bytes", runtime.shared.counters.parked_bytes),
-        ("bytes for unknown communicators", stranded_bytes(runtime)),
+        ("bytes for unknown communicators", runtime.desk.stranded_bytes()),
     ]
     for peer, outbox in courier.outboxes.items():
         found.append((f"chunks owed to rank {peer}", outbox.unsettled()))
@@ -361,11 +361,6 @@ def missing_links(runtime: Runtime) -> list[str]:
             if link.id.is_relayed
         ]
     return missing
-
-
-def stranded_bytes(runtime: Runtime) -> int:
-    """Bytes of chunks for communicators that the rank has not made yet."""
-    return runtime.desk.stranded_bytes()
 
 
 def open_ends(loop: asyncio.AbstractEventLoop, devices: list[MemoryDevice]) -> list[str]:

@@ -30,7 +30,6 @@ from r2ccl.sim.checkers import (
     Composure,
     Deliveries,
     open_ends,
-    stranded_bytes,
     unlike_epochs,
     watch,
 )
@@ -225,7 +224,7 @@ class Trial:
         await self._pause(rank, group.parts[group.members.index(rank)].begins_s)
         runtime, settings = self.world.runtimes[rank], self.scenario.shape.settings
         most = len(runtime.shared.peers) * settings.credit_bytes
-        if (stranded := stranded_bytes(runtime)) > most:
+        if (stranded := runtime.desk.stranded_bytes()) > most:
             self.complaints.add(f"rank {rank} kept {stranded} bytes for a communicator to come, of at most {most}")
         self._has(rank, number, await parent.new_group([parent.members.index(member) for member in group.members]))
 

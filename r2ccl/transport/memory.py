@@ -41,8 +41,7 @@ class Fabric:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, draw: Callable[[], float] = lambda: 0.0, model: Model | None = None
     ) -> None:
-        self.loop = loop
-        self.draw = draw
+        self.loop, self.draw = loop, draw
         self.model = model or Model()
         self._ports: dict[PortName, Port] = {}
         self._paths: dict[tuple[PortName, PortName], Path] = {}
@@ -58,8 +57,7 @@ class Fabric:
     def device(
         self, nic: Nic, rank: int, incarnation: int = 1, one_sided: bool = False, shares_memory: bool = False
     ) -> MemoryDevice:
-        """Open a NIC of a rank, or, if it ``shares_memory``, what it shares with others of its node. A rank that was
-        killed comes back to life with its first new device."""
+        """Open a NIC of a rank, or the memory that it shares. A killed rank comes back to life with its first one."""
         if not self.process(rank).alive:
             self._processes[rank] = Process()
         device = MemoryDevice(self, nic, rank, incarnation, one_sided, shares_memory)
@@ -276,7 +274,7 @@ class MemoryDevice:
         self.rank = rank
         self.incarnation = incarnation
         self.one_sided = one_sided
-        #: What arrives lies where its reader may look for it before the loop does (``Posts``).
+        #: Whoever reads may look for what arrives before the loop does (``Posts``).
         self.shares_memory = shares_memory
         self.process = fabric.process(rank)
         #: Forked children that hold its descriptors too.

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Landing, checksum, peek_header, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Landing, checksum, unpack_header
 from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
-from r2ccl.transport.memory_frame import Frame, byte_view
+from r2ccl.transport.memory_frame import Frame, byte_view, copy_piece
 from r2ccl.transport.memory_path import Model
 from r2ccl.transport.memory_pipe import FIN, HELLO, Notification, Pipe, Reset, Segment, Stream, WritePiece
 from r2ccl.transport.memory_reader import FrameReader
+from r2ccl.transport.memory_unread import first_frame, take_first
 
 if TYPE_CHECKING:
     from r2ccl.transport.memory import MemoryDevice
@@ -98,23 +99,13 @@ class MemoryConnection:
 
     def next_frame(self, patiently: bool) -> tuple[Header, memoryview] | None:
         """See :class:`~r2ccl.transport.interface.Posts`. Time passes for those only who return to the loop."""
-        if self.posts is None or self._draining or not self._inbox or not self._reader.is_between_frames:
+        if self.posts is None or self._draining or not self._reader.is_between_frames:
             return None
-        content = self._inbox[0].content
-        if not isinstance(content, Stream) or len(content.data) < HEADER_BYTES:
-            return None
-        header = peek_header(memoryview(content.data), 0)
-        payload = memoryview(content.data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
-        return (header, payload) if len(payload) == header.payload_bytes else None
+        return first_frame(self._inbox)
 
     def take(self, frame: tuple[Header, memoryview]) -> None:
-        content, size = self._inbox[0].content, HEADER_BYTES + len(frame[1])
-        assert isinstance(content, Stream)
         assert self._in is not None
-        content.data = content.data[size:]
-        if not content.data:
-            self._inbox.popleft()
-        self._in.consume(size)
+        self._in.consume(take_first(self._inbox, HEADER_BYTES + len(frame[1])))
 
     def withdraw(self, communicator: int, operation: int) -> bool:
         kept: deque[Frame] = deque()
@@ -254,33 +245,11 @@ class MemoryConnection:
             if self._queue[0].landing is not None:
                 self._post_piece(self._queue[0], self._queue[0].landing, self._out)
             else:
-                piece = self._copy_piece()
+                piece = copy_piece(self._queue, self._model.piece_bytes, self._model.small_bytes)
                 self._queued_bytes -= len(piece)
                 self._out.push(Stream(piece), len(piece))
         if self.one_sided and self._flush_timer is None and self._out.in_flight_bytes:
             self._flush_timer = self._loop.call_later(self._model.flush_after_s, self._check_flush)
-
-    def _copy_piece(self) -> bytes:
-        """The next bytes of the stream. A large payload never goes out in one piece."""
-        piece = bytearray()
-        limit = self._model.piece_bytes
-        while self._queue and len(piece) < limit and self._queue[0].landing is None:
-            frame = self._queue[0]
-            take = min(len(frame.payload) - frame.done, limit - len(piece))
-            if not frame.begun:
-                piece += frame.header
-                frame.begun = True
-                if len(frame.payload) > self._model.small_bytes:
-                    take = min(take, len(frame.payload) // 2)
-            piece += frame.payload[frame.done : frame.done + take]
-            if frame.flip_a_bit and take:
-                piece[-1] ^= 1
-                frame.flip_a_bit = False
-            frame.done += take
-            if frame.done < len(frame.payload):
-                break
-            self._queue.popleft()
-        return bytes(piece)
 
     def _post_piece(self, frame: Frame, landing: Landing, out: Pipe) -> None:
         """Hand the adapter the next piece of a one-sided write, or the notification that follows the last."""

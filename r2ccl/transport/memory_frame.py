@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from r2ccl.protocol.wire import Kind, Landing, unpack_header
@@ -31,3 +32,25 @@ def byte_view(memory: bytes | memoryview) -> memoryview:
     if view.nbytes == 0:
         return memoryview(b"")
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def copy_piece(queue: deque[Frame], limit: int, small_bytes: int) -> bytes:
+    """The next bytes of the stream, up to a limit. A large payload never goes out in one piece."""
+    piece = bytearray()
+    while queue and len(piece) < limit and queue[0].landing is None:
+        frame = queue[0]
+        take = min(len(frame.payload) - frame.done, limit - len(piece))
+        if not frame.begun:
+            piece += frame.header
+            frame.begun = True
+            if len(frame.payload) > small_bytes:
+                take = min(take, len(frame.payload) // 2)
+        piece += frame.payload[frame.done : frame.done + take]
+        if frame.flip_a_bit and take:
+            piece[-1] ^= 1
+            frame.flip_a_bit = False
+        frame.done += take
+        if frame.done < len(frame.payload):
+            break
+        queue.popleft()
+    return bytes(piece)

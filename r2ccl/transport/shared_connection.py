@@ -134,12 +134,10 @@ class SharedConnection:
         if writer is None or poller is None or self._queue:
             return False
         try:
-            if HEADER_BYTES + padded(len(payload)) > writer.capacity - writer.unread():
+            if not writer.post(header, payload):
                 return False
         except BadFrame:
             return False  # the next to send says so
-        writer.put_whole(header, payload)
-        writer.announce()
         if not self.is_hot:
             # Whoever posts looks for what is posted in return, and need not be rung for.
             poller.is_busy(self)

@@ -43,10 +43,9 @@ ANSWERS_PER_TURN = 32
 TURNS_PER_QUESTION = 32
 
 
-#: Who cannot go on without a frame looks for it so many times, about 20 us, where there is a core for every rank.
-LOOKS_IN_LOCKSTEP = 256
-#: Where there is not, it lets others have the core between two looks, for so long at most.
-GIVE_WAY_S = 300e-6
+#: Who cannot go on without a frame looks for it for so long at most, within the call that needs it; where there is no
+#: core for every rank, others have the core between two looks.
+LOCKSTEP_S = 200e-6
 
 
 class SharedMemoryDevice:
@@ -264,15 +263,15 @@ class SharedMemoryDevice:
         return True
 
     def _looks_in_vain(self, ring: RingReader) -> bool:
-        if self.spin.enabled:
-            return all(ring.is_empty() for _ in range(LOOKS_IN_LOCKSTEP))
-        # The rank that is waited for may want this core.
-        until_s = self._clock.now() + GIVE_WAY_S
-        while ring.is_empty():
-            os.sched_yield()
-            if self._clock.now() > until_s:
-                return ring.is_empty()
-        return False
+        until_s = self._clock.now() + LOCKSTEP_S
+        while self._clock.now() < until_s:
+            if not self.spin.enabled:
+                os.sched_yield()  # the rank that is waited for may want this core
+                if not ring.is_empty():
+                    return False
+            elif not all(ring.is_empty() for _ in range(LOOKS_PER_TURN)):
+                return False
+        return True
 
     def _turn(self) -> None:
         self._turn_is_due = False

@@ -110,6 +110,26 @@ class RingWriter(_Ring):
             self._copy(self.head + ALIGNMENT, payload)
         self._publish(self.head + ALIGNMENT + padded(size))
 
+    def post(self, header: bytes, payload: memoryview) -> bool:
+        """Write and publish a frame, if there is room for it in one piece, and wake the reader, if it sleeps. As
+        :meth:`put_whole` and :meth:`announce`, in one step. Raises :class:`BadFrame` if what the reader says cannot
+        be."""
+        head, size = self.head, len(payload)
+        at, end = head & (self.capacity - 1), head + ALIGNMENT + (size + ALIGNMENT - 1 & -ALIGNMENT)
+        begin = at + ALIGNMENT
+        if end - head > self.capacity - self.unread() or begin + size > self.capacity:
+            return False
+        data, words = self.data, self.words
+        data[at:begin] = header
+        if size:
+            data[begin : begin + size] = payload
+        self.head = words[_HEAD] = end
+        self._barrier.acquire(blocking=False)
+        self._barrier.release()
+        if words[_PARKED]:
+            self._ring_bell(_PARKED)
+        return True
+
     def put_header(self, header: bytes) -> None:
         """Write a header that fits, to be published with the first of its payload."""
         at = self.head & (self.capacity - 1)
@@ -145,7 +165,8 @@ class RingWriter(_Ring):
 
     def announce(self) -> None:
         """Something was published: wake the reader, if it sleeps."""
-        self._fence()
+        self._barrier.acquire(blocking=False)
+        self._barrier.release()
         if self.words[_PARKED]:
             self._ring_bell(_PARKED)
 
@@ -196,22 +217,28 @@ class RingReader(_Ring):
     def whole_frame(self) -> tuple[Header, memoryview] | None:
         """The next frame, its header unchecked, if all of it is there and lies in one piece. What is seen here is not
         counted as looked at: it is still news to whoever reads."""
-        readable = self.words[_HEAD] - self.tail
-        if not HEADER_BYTES <= readable <= self.capacity:
+        tail, capacity, data = self.tail, self.capacity, self.data
+        readable = self.words[_HEAD] - tail
+        if not HEADER_BYTES <= readable <= capacity:
             return None
-        at = self.tail & (self.capacity - 1)
-        header = peek_header(self.data, at)
+        at = tail & (capacity - 1)
+        header = peek_header(data, at)
         begin, size = at + HEADER_BYTES, header.payload_bytes
-        if HEADER_BYTES + size > readable or begin + size > self.capacity:
+        if HEADER_BYTES + size > readable or begin + size > capacity:
             return None
-        return header, self.data[begin : begin + size]
+        return header, data[begin : begin + size]
 
     def pass_over(self, size: int) -> None:
-        """A frame was used where it lies: its room is free."""
-        self.advance(size)
-        if self.is_empty():
-            self.seen = self.tail
-        self.give_room()
+        """A frame was used where it lies: its room is free. As :meth:`advance` and :meth:`give_room`."""
+        self.tail = tail = self.tail + size
+        words = self.words
+        words[_TAIL] = tail
+        self._barrier.acquire(blocking=False)
+        self._barrier.release()
+        if words[_HEAD] == tail:
+            self.seen = tail
+        if words[_WAITING]:
+            self.give_room()
 
     def copy_to(self, target: memoryview) -> None:
         """The next bytes, as many as ``target`` has."""

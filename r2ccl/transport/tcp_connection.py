@@ -40,8 +40,7 @@ _NO_INBOX = memoryview(b"")
 class TcpConnection:
     """See :class:`~r2ccl.transport.interface.Connection`."""
 
-    one_sided = False
-    posts = None
+    one_sided, posts = False, None
 
     def __init__(
         self,

@@ -14,11 +14,12 @@ from r2ccl.actors.lockstep import Lockstep
 from r2ccl.actors.operation import Move, Operation
 from r2ccl.communicator import Communicator
 from r2ccl.config import Settings
+from r2ccl.ids import SHARED_NIC
 from r2ccl.sim.checkers import kept
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
-from r2ccl.ids import SHARED_NIC
 from r2ccl.transport.interface import Loss
+from r2ccl.transport.memory import MemoryDevice
 from r2ccl.transport.memory_path import Model
 
 CALLS = 60
@@ -91,6 +92,7 @@ async def _lose_memory(world: World, rng: random.Random) -> None:
             world.fabric.restore_link((one, SHARED_NIC), (other, SHARED_NIC))
             continue
         port = next(port for port in world.runtimes[one].all_ports if port.nic.index == SHARED_NIC)
+        assert isinstance(port.device, MemoryDevice)
         for connection in rng.sample(port.device.connections, min(1, len(port.device.connections))):
             connection.fail(Loss.BAD_FRAME, "so it was drawn")
 

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.transport import laws_of_endings, laws_of_frames, laws_of_probes, laws_of_severed, laws_of_writes
+from tests.transport import (
+    laws_of_endings,
+    laws_of_frames,
+    laws_of_posts,
+    laws_of_probes,
+    laws_of_severed,
+    laws_of_writes,
+)
 from tests.transport.harness import Check, Law
 
 
-def _laws(*checks: Check, one_sided: bool = False, severable: bool = False, flushes: bool = False) -> list[Law]:
-    return [Law(check, one_sided, severable, flushes) for check in checks]
+def _laws(
+    *checks: Check, one_sided: bool = False, severable: bool = False, flushes: bool = False, posts: bool = False
+) -> list[Law]:
+    return [Law(check, one_sided, severable, flushes, posts) for check in checks]
 
 
 LAWS: Final = tuple(
@@ -74,6 +83,15 @@ LAWS: Final = tuple(
         laws_of_writes.once_the_target_has_aborted_no_byte_is_written_to_its_memory,
         laws_of_writes.once_the_source_has_aborted_its_memory_is_not_read,
         one_sided=True,
+    )
+    + _laws(
+        laws_of_posts.what_was_posted_is_found_before_the_loop_looks_and_comes_no_other_way,
+        laws_of_posts.what_nobody_takes_comes_like_any_other_in_its_place,
+        laws_of_posts.the_first_is_taken_and_the_loop_reads_the_second,
+        laws_of_posts.nothing_is_posted_before_what_waits,
+        laws_of_posts.a_frame_of_which_a_part_is_missing_is_not_found,
+        laws_of_posts.nothing_is_found_or_posted_once_the_connection_has_ended,
+        posts=True,
     )
     + _laws(laws_of_writes.a_dead_path_flushes_what_was_in_flight, severable=True, flushes=True)
 )

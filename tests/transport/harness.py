@@ -194,6 +194,8 @@ class Transport:
     severable: bool = False
     #: Its hardware gives up on a severed path by itself.
     flushes: bool = False
+    #: Its connections have a short way.
+    posts: bool = False
 
 
 Check = Callable[[World], Coroutine[Any, Any, None]]
@@ -207,6 +209,7 @@ class Law:
     one_sided: bool
     severable: bool
     flushes: bool
+    posts: bool
 
     @property
     def name(self) -> str:
@@ -217,6 +220,7 @@ class Law:
             (transport.one_sided or not self.one_sided)
             and (transport.severable or not self.severable)
             and (transport.flushes or not self.flushes)
+            and (transport.posts or not self.posts)
         )
 
 

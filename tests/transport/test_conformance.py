@@ -19,6 +19,7 @@ from r2ccl.topology import Endpoint, Nic
 from r2ccl.transport.faulty import FaultyDevice
 from r2ccl.transport.interface import Device
 from r2ccl.transport.memory import Fabric
+from r2ccl.transport.memory_path import Model
 from r2ccl.transport.shared_memory import SharedMemoryDevice
 from r2ccl.transport.tcp import Admission, TcpDevice
 from tests.transport.conformance import LAWS
@@ -42,15 +43,16 @@ class SetClock:
         await asyncio.sleep(0)
 
 
-def memory_world(one_sided: bool) -> World:
-    fabric = Fabric(asyncio.get_running_loop(), random.Random(7).random)
+def memory_world(one_sided: bool, shares_memory: bool = False) -> World:
+    model = Model(completion_delay_s=1e-3 if shares_memory else 10e-6)
+    fabric = Fabric(asyncio.get_running_loop(), random.Random(7).random, model)
 
     def sever(side: Side) -> Callable[[], None]:
         fabric.silent_drop((side.rank, side.nic))
         return lambda: fabric.restore((side.rank, side.nic))
 
     return World(
-        open_device=lambda rank, nic: fabric.device(nic, rank, incarnation=1000 + rank, one_sided=one_sided),
+        open_device=lambda rank, nic: fabric.device(nic, rank, 1000 + rank, one_sided, shares_memory),
         address=lambda rank, nic: Endpoint("memory", f"rank{rank}.nic{nic}", 0),
         sever=sever,
     )
@@ -115,14 +117,15 @@ def faulty_shared_memory_world() -> World:
 TRANSPORTS: Final = (
     Transport("memory", run_in_virtual_time, lambda: memory_world(False), severable=True),
     Transport("memory-rdma", run_in_virtual_time, lambda: memory_world(True), True, severable=True, flushes=True),
+    Transport("memory-of-a-node", run_in_virtual_time, lambda: memory_world(False, True), severable=True, posts=True),
     Transport("memory-real-time", run_on(asyncio.new_event_loop), lambda: memory_world(False)),
     Transport("faulty-memory", run_in_virtual_time, lambda: faulty_memory_world(False), severable=True),
     Transport("faulty-memory-rdma", run_in_virtual_time, lambda: faulty_memory_world(True), True, severable=True),
     Transport("tcp-asyncio", run_on(asyncio.new_event_loop), tcp_world),
     Transport("tcp-uvloop", run_on(uvloop.new_event_loop), tcp_world),
-    Transport("shared-memory-asyncio", run_on(asyncio.new_event_loop), lambda: shared_memory_world(True)),
-    Transport("shared-memory-uvloop", run_on(uvloop.new_event_loop), lambda: shared_memory_world(True)),
-    Transport("shared-memory-parking", run_on(asyncio.new_event_loop), lambda: shared_memory_world(False)),
+    Transport("shared-memory-asyncio", run_on(asyncio.new_event_loop), lambda: shared_memory_world(True), posts=True),
+    Transport("shared-memory-uvloop", run_on(uvloop.new_event_loop), lambda: shared_memory_world(True), posts=True),
+    Transport("shared-memory-parking", run_on(asyncio.new_event_loop), lambda: shared_memory_world(False), posts=True),
     Transport("faulty-shared-memory", run_on(uvloop.new_event_loop), faulty_shared_memory_world, severable=True),
     Transport("faulty-tcp-asyncio", run_on(asyncio.new_event_loop), faulty_tcp_world, severable=True),
     Transport("faulty-tcp-uvloop", run_on(uvloop.new_event_loop), faulty_tcp_world, severable=True),
