@@ -171,7 +171,7 @@ def _rounding(ufunc: np.ufunc) -> Reducer:
         own = destination if own is None else own
         left, right = (received, own) if received_first else (own, received)
         if destination.size == 1:
-            # With ``out`` numpy adds a single element to the left operand's place as it likes: of two NaNs another wins.
+            # With ``out`` numpy takes the operands of a single element the other way round: of two NaNs another wins.
             destination[:] = quiet.run(ufunc, left, right)
         else:
             quiet.run(ufunc, left, right, out=destination)

@@ -23,6 +23,9 @@ from r2ccl.protocol.collective import CollectiveMachine, Waits, prepare
 from r2ccl.reduction import Op, Reducer, finish, kernel_name, reducer
 from r2ccl.schedule.ir import Program, Receive, Send
 
+#: The largest chunk that is moved in lockstep. Larger ones gain nothing by it: 256 KiB between four ranks on two cores
+#: took as long either way, 128 KiB half as long (``r2ccl bench``).
+LOCKSTEP_BYTES_MAX = 128 << 10
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
 PLANS_MAX = 1024
 #: Told of them: a loop of training has a few kinds of calls.
@@ -250,6 +253,7 @@ def moves_of(planned: Planned) -> tuple[Move, ...]:
         or planned.work_elements
         or planned.bulky_sources
         or planned.uneven_sources
+        or any(stop - start > LOCKSTEP_BYTES_MAX for ((start, stop),) in planned.send_spans + planned.receive_spans)
         or not {send.target for send in program.sends} <= {receive.source for receive in program.receives}
     ):
         return ()
