@@ -300,6 +300,12 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
+def replace_environment(variables: Mapping[str, str]) -> None:
+    """Become a process that was started with this environment."""
+    os.environ.clear()
+    os.environ.update(variables)
+
+
 class Reading(NamedTuple):
     """What :func:`read_settings` found."""
 

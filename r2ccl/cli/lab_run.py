@@ -82,6 +82,11 @@ class LabJob:
         """What is started as this rank."""
         return way_in(self.entrance.report.hosts[rank // self.ranks_per_host], self.command)
 
+    @property
+    def script(self) -> tuple[str, ...]:
+        """Ranks are started within their hosts, each by itself."""
+        return ()
+
     def variables(self, rank: int) -> dict[str, str]:
         """What one rank finds in its environment."""
         return {

@@ -20,13 +20,14 @@ import select
 import signal
 import socket
 import sys
-from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 from r2ccl.cli import rank_process
+from r2ccl.cli.forked import Nursery
+from r2ccl.cli.voices import Console, Voice
 from r2ccl.config import environment, job_secret, read_settings
 from r2ccl.errors import UsageError
 from r2ccl.rendezvous.free_port import free_port
@@ -35,8 +36,6 @@ from r2ccl.rendezvous.free_port import free_port
 END_GRACE_S = 5.0
 #: A rank's own children may hold its pipes open; what they say this long after its end is not waited for.
 _LAST_WORDS_S = 1.0
-#: A line without an end is printed in pieces of this size.
-_LINE_BYTES_MAX = 64 << 10
 #: Addresses are 127.x.k.r with r from 1 to 250, x counting the 250s.
 _RANKS_PER_BLOCK = 250
 RANKS_MAX = 4096
@@ -58,6 +57,19 @@ class Launchable(Protocol):
 
     def environment(self, inherited: Mapping[str, str], rank: int) -> dict[str, str]:
         """All that one rank finds in its environment."""
+
+    @property
+    def script(self) -> tuple[str, ...]:
+        """The Python script that all run by this interpreter, and its arguments; nothing: something else."""
+
+
+class Child(Protocol):
+    """A rank's process."""
+
+    @property
+    def pid(self) -> int: ...
+    async def wait(self) -> int:
+        """Its exit code, negative for a signal's number."""
 
 
 class Named(Protocol):
@@ -91,6 +103,12 @@ class Job:
     def program(self, rank: int) -> tuple[str, ...]:
         """The same for all."""
         return tied_to_us(self.command)
+
+    @property
+    def script(self) -> tuple[str, ...]:
+        """Where it is one, and no module, option or other program."""
+        interpreter, *rest = self.command
+        return tuple(rest) if interpreter == sys.executable and rest and rest[0].endswith(".py") else ()
 
     def variables(self, rank: int) -> dict[str, str]:
         """What one rank finds in its environment."""
@@ -184,7 +202,7 @@ def attend(
     title: str = "r2ccl run",
 ) -> int:
     """Start all ranks and wait for their end, as :func:`launch`; all are killed when the lifeline has an end."""
-    console = _Console(out or sys.stdout.buffer, err or sys.stderr.buffer, title)
+    console = Console(out or sys.stdout.buffer, err or sys.stderr.buffer, title)
     return asyncio.run(_Launch(job, inherited, console, lifeline).run())
 
 
@@ -195,80 +213,19 @@ def as_program(command: list[str]) -> tuple[str, ...]:
     return tuple(command)
 
 
-class _Console:
-    """Whole lines of many ranks on two streams."""
-
-    def __init__(self, out: BinaryIO, err: BinaryIO, title: str) -> None:
-        self.out = out
-        self.err = err
-        self._title = title
-
-    def say(self, sentence: str) -> None:
-        # Who cannot hear us is told by the exit code.
-        with contextlib.suppress(OSError):
-            self.write(self.err, f"{self._title}: {sentence}\n".encode())
-
-    @staticmethod
-    def write(stream: BinaryIO, line: bytes) -> None:
-        stream.write(line)
-        stream.flush()
-
-
-class _Voice(asyncio.Protocol):
-    """One stream of one rank, line by line.
-
-    A pipe of our own and not asyncio's: that one may count a process as running until its pipes are closed, which
-    children that it left behind hold open.
-    """
-
-    def __init__(self, rank: int, stream: BinaryIO, deaf: Callable[[], None]) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._prefix = f"[{rank}] ".encode()
-        self._stream = stream
-        self._deaf = deaf
-        self._rest = b""
-        self._transport: asyncio.BaseTransport | None = None
-
-    async def open(self) -> int:
-        """The end of the pipe that the rank writes to; the caller closes it."""
-        ear, mouth = os.pipe()
-        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: self, os.fdopen(ear, "rb", 0))
-        return mouth
-
-    def close(self) -> None:
-        """Stop listening; ``ended`` follows."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) >= _LINE_BYTES_MAX:
-            lines.append(self._rest)
-            self._rest = b""
-        self._write(lines)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._write([self._rest] if self._rest else [])
-        self.ended.set_result(None)
-
-    def _write(self, lines: list[bytes]) -> None:
-        try:
-            _Console.write(self._stream, b"".join(self._prefix + line + b"\n" for line in lines))
-        except OSError:
-            self._deaf()
-
-
 class _Launch:
     """One launch, from first process to last."""
 
     def __init__(
-        self, job: Launchable, inherited: Mapping[str, str], console: _Console, lifeline: socket.socket | None
+        self, job: Launchable, inherited: Mapping[str, str], console: Console, lifeline: socket.socket | None
     ) -> None:
         self._job = job
         self._lifeline = lifeline
         self._inherited = inherited
         self._console = console
-        self._processes: list[Process] = []
+        self._processes: list[Child] = []
+        #: Who forks the ranks; None: each is started by itself.
+        self._nursery: Nursery | None = None
         #: Exit code of the first rank that failed.
         self._failure: int | None = None
         self._ending = False
@@ -286,29 +243,39 @@ class _Launch:
         if self._lifeline is not None:
             loop.add_reader(self._lifeline, self._cut_off)
         try:
+            if self._job.script and sys.platform == "linux" and self._job.ranks > len(os.sched_getaffinity(0)):
+                unbuffered = {"PYTHONUNBUFFERED": "1"}
+                self._nursery = Nursery(tied_to_us(()), {**self._inherited, **unbuffered})
             async with asyncio.TaskGroup() as group:
                 for rank in range(self._job.ranks):
                     group.create_task(self._attend(rank))
         finally:
             # Also what ranks have left behind in their process groups, and all of it if we end by an error of our own.
             self._signal_all(signal.SIGKILL)
+            if self._nursery is not None:
+                self._nursery.close()
             if self._lifeline is not None:
                 loop.remove_reader(self._lifeline)
             for handled in (signal.SIGINT, signal.SIGTERM, *hang_up):
                 loop.remove_signal_handler(handled)
         return self._failure or 0
 
-    async def _start(self, rank: int, out: int, err: int) -> Process | None:
+    async def _start(self, rank: int, out: int, err: int) -> Child | None:
+        environ = self._job.environment(self._inherited, rank)
+        process: Child
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._job.program(rank),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=self._job.environment(self._inherited, rank),
-                # A group of its own: Ctrl-C reaches a rank once, through us, and its children end with it.
-                start_new_session=True,
-            )
+            if self._nursery is not None:
+                process = await self._nursery.fork(self._job.script, environ, out, err)
+            else:
+                process = await asyncio.create_subprocess_exec(
+                    *self._job.program(rank),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=environ,
+                    # A group of its own: Ctrl-C reaches a rank once, through us, and its children end with it.
+                    start_new_session=True,
+                )
         except OSError as failure:
             self._console.say(f"rank {rank} cannot be started: {failure.strerror or failure}")
             return None
@@ -320,7 +287,7 @@ class _Launch:
 
     async def _attend(self, rank: int) -> None:
         """One rank from birth to last words."""
-        voices = [_Voice(rank, stream, self._deaf) for stream in (self._console.out, self._console.err)]
+        voices = [Voice(rank, stream, self._deaf) for stream in (self._console.out, self._console.err)]
         mouths = [await voice.open() for voice in voices]
         process = await self._start(rank, *mouths)
         for mouth in mouths:
@@ -387,7 +354,7 @@ def has_end(lifeline: socket.socket) -> bool:
     return bool(select.select([lifeline], [], [], 0)[0])
 
 
-def _signal_group(process: Process, what: signal.Signals) -> None:
+def _signal_group(process: Child, what: signal.Signals) -> None:
     # A group that is gone needs no signal. It cannot be somebody else's: a number is not given out anew while a group
     # bears it, and hardly in the moment after.
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -17,12 +17,16 @@ _PR_SET_PDEATHSIG = 1
 _CANNOT_RUN = 127
 
 
-def become(launcher: int, command: list[str]) -> None:
-    """Replace this process by the command; returns only if that fails."""
+def die_with(parent: int) -> bool:
+    """The kernel kills this process when its parent ends. False: it has ended before the kernel heard our wish."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher:
-        # The launcher died before the kernel heard our wish.
+    return os.getppid() == parent
+
+
+def become(launcher: int, command: list[str]) -> None:
+    """Replace this process by the command; returns only if that fails."""
+    if not die_with(launcher):
         return
     try:
         os.execvp(command[0], command)
