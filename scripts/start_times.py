@@ -2,10 +2,11 @@
 
     python scripts/start_times.py -n 64
 
-It starts so many processes as `r2ccl run` does, each time with a program that does more: nothing; the imports that a
-rank cannot do without (numpy, msgpack, xxhash, psutil, asyncio); `import r2ccl`; connect and a barrier. Wall clock from
-the command to the last rank's end, and processor time of all of them. The first three are the floor: on two cores 64
-ranks need as long for them, whatever r2ccl does. Modules are compiled beforehand, as an installation has them.
+It starts so many processes by `r2ccl run`, each time with a program that does more: nothing; the imports that a rank
+cannot do without (numpy, msgpack, xxhash, psutil, asyncio); `import r2ccl`; connect and a barrier. Once as a script,
+whose ranks are forked where there are more of them than cores, and once as a program, each started by itself: there the
+first three are the floor. Wall clock from the command to the last rank's end, and processor time of all of them.
+Modules are compiled beforehand, as an installation has them.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ PROGRAMS = {
 }
 
 
-def run(script: Path, ranks: int, environ: dict[str, str]) -> tuple[float, float]:
+def run(command: list[str], ranks: int, environ: dict[str, str]) -> tuple[float, float]:
     """Wall clock, and processor time of all processes."""
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "r2ccl.cli.main", "run", "-n", str(ranks), str(script)], check=True, env=environ
+        [sys.executable, "-m", "r2ccl.cli.main", "run", "-n", str(ranks), "--", *command], check=True, env=environ
     )
     took_s, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     return took_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -56,9 +57,10 @@ def main() -> None:
         for name, text in PROGRAMS.items():
             script = Path(directory, "program.py")
             script.write_text(text)
-            run(script, 1, environ)  # compiles
-            wall_s, processor_s = run(script, ranks, environ)
-            print(f"{name:<26}{wall_s:6.1f} s   {processor_s:6.1f} s of processor time", flush=True)
+            run([str(script)], 1, environ)  # compiles
+            for way, command in (("as a script", [str(script)]), ("by itself", [sys.executable, str(script)])):
+                wall_s, processor_s = run(command, ranks, environ)
+                print(f"{name:<26}{way:<14}{wall_s:6.1f} s   {processor_s:6.1f} s of processor time", flush=True)
 
 
 if __name__ == "__main__":

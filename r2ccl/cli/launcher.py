@@ -99,16 +99,12 @@ class Job:
     port: int
     name: str
     secret: str = field(repr=False)
+    #: What was named as a script, with its arguments: no module, and no interpreter of the user's choice.
+    script: tuple[str, ...] = ()
 
     def program(self, rank: int) -> tuple[str, ...]:
         """The same for all."""
         return tied_to_us(self.command)
-
-    @property
-    def script(self) -> tuple[str, ...]:
-        """Where it is one, and no module, option or other program."""
-        interpreter, *rest = self.command
-        return tuple(rest) if interpreter == sys.executable and rest and rest[0].endswith(".py") else ()
 
     def variables(self, rank: int) -> dict[str, str]:
         """What one rank finds in its environment."""
@@ -144,7 +140,8 @@ def new_job(command: list[str], ranks: int, nics_per_rank: int) -> Job:
     if not 1 <= nics_per_rank <= NICS_PER_RANK_MAX:
         raise UsageError(f"{nics_per_rank} NICs per rank: there may be 1 to {NICS_PER_RANK_MAX}")
     name = f"run-{secrets.token_hex(8)}"
-    return Job(as_program(command), ranks, nics_per_rank, free_port(), name, secrets.token_hex(32))
+    script = tuple(command) if command[0].endswith(".py") else ()
+    return Job(as_program(command), ranks, nics_per_rank, free_port(), name, secrets.token_hex(32), script)
 
 
 def known_to_the_shell(job: J, inherited: Mapping[str, str]) -> J:
