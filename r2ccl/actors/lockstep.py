@@ -41,7 +41,8 @@ from r2ccl.transport.interface import Posts
 #: A number, because every header's kind is compared with it.
 _CHUNK = Kind.CHUNK.value
 _LOCKSTEP = Flag.LOCKSTEP
-#: After so many operations within a call each, whoever awaits the next lets the loop have a turn.
+#: So many operations are done within a call each; then the loop has a turn. Whoever awaits the last lets it have that,
+#: and what is called before, such as by what each one's end calls back, goes the usual way.
 CALLS_PER_TURN = 16
 #: More posted chunks are not kept: operations that do not end in lockstep go the usual way then.
 KEPT_MAX = 16
@@ -112,21 +113,26 @@ class Lockstep:
             for move in moves:
                 self._inbox.drop_parked(number, move)
         kept = self._kept
-        while kept[0].number != number:  # peers have those before
+        while kept and kept[0].number != number:  # peers have those before
             kept.popleft()
         self._calls_left -= 1
         if not self._calls_left:
-            self._calls_left = CALLS_PER_TURN
             operation.work.give_way()
+            self._host.shared.loop.call_soon(self._turn)
         self._host.end(operation)
         return True
 
+    def _turn(self) -> None:
+        """The loop has had a turn."""
+        self._calls_left = CALLS_PER_TURN
+
     def _is_usual(self, number: int) -> bool:
-        """Nothing else runs, and nobody said anything about this operation or has left."""
+        """Nothing else runs, nobody said anything about this operation or has left, and the loop has its turns."""
         host = self._host
         failing = host.failing
         return (
-            not host.running
+            self._calls_left > 0
+            and not host.running
             and self._ledger.completed == number
             and not failing.left
             and failing.differences.are_silent_on(number)
@@ -147,7 +153,9 @@ class Lockstep:
         self._ways.pop(peer, None)
         self._without.discard(peer)
         host = self._host
-        if host.failing.error is not None or peer in host.failing.left:
+        if host.failing.error is not None:
+            self._kept.clear()
+        if peer in host.failing.left:
             return
         again = [kept for kept in self._kept if kept.move.peer == peer]
         self._kept = deque(kept for kept in self._kept if kept.move.peer != peer)
