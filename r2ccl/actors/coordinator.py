@@ -122,7 +122,7 @@ class Coordinator(Actor):
         may_start = not self.waiting and self._may_start(number)
         if may_start:
             self._admit(operation)
-            if self._lockstep.start(operation) and work.done():
+            if self._lockstep.start(operation) and operation.machine is None:
                 return True
         operation.called_at_s, operation.waited_s = self.shared.clock.now(), waited_s
         operation.stalled_s = self.own_stall_s()

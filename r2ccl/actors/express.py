@@ -97,7 +97,8 @@ class Express:
         number, peer, courier = operation.number, exchange.peer, self._courier
         if not self._ledger.finish_with(number, exchange.step, peer):
             return False
-        (self._inbox.acks_wanted if header.flags & Flag.ACK_WANTED else self._inbox.acks_owed).add(peer)
+        if not header.flags & Flag.LOCKSTEP:
+            (self._inbox.acks_wanted if header.flags & Flag.ACK_WANTED else self._inbox.acks_owed).add(peer)
         acknowledged = header.acknowledged
         courier.peer_entered(peer, self._communicator, acknowledged - 1 if acknowledged > number else number)
         if acknowledged:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from r2ccl.actors.courier import Courier
-from r2ccl.actors.operation import Operation, Scratch, ScratchPool
+from r2ccl.actors.operation import Move, Operation, Scratch, ScratchPool
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.ledger import Ledger, Offer
 from r2ccl.protocol.outbox import OPERATIONS_AHEAD_MAX
@@ -24,15 +24,6 @@ CHUNKS_MAX = 1 << 26
 
 #: Makes a connection discard what it still receives.
 Displace = Callable[[Any], None]
-
-
-class Move(Protocol):
-    """See ``actors.lockstep``."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def peer(self) -> int: ...
 
 
 class Landing:
@@ -280,6 +271,7 @@ class Inbox:
 
     def _owe(self, header: Header) -> None:
         if header.flags & Flag.LOCKSTEP:
+            self.ledger.owe_nothing(header.operation, header.step, header.source)
             return
         (self.acks_wanted if header.flags & Flag.ACK_WANTED else self.acks_owed).add(header.source)
 

@@ -16,7 +16,7 @@ one's and the one's before. When a path to the peer changes they are sent again 
 the ledger over there drops what it has. A chunk that says less is not taken in lockstep.
 
 Only operations in which every rank hears of every other are for it, so nobody runs ahead of a rank by more than one
-operation, and needs no credit.
+operation of a communicator, which needs no credit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOCKSTEP = Flag.LOCKSTEP
 #: So many operations are done within a call each; then the loop has a turn. Whoever awaits the last lets it have that,
 #: and what is called before, such as by what each one's end calls back, goes the usual way.
 CALLS_PER_TURN = 16
-#: More posted chunks are not kept: operations that do not end in lockstep go the usual way then.
+#: With more posted chunks kept than these no operation begins in lockstep: peers have to say what they have first.
 KEPT_MAX = 16
 #: A peer that no memory is shared with may share some later.
 LOOK_AGAIN_AFTER = 256
@@ -108,10 +108,16 @@ class Lockstep:
                 if made:
                     self._goes_on(operation, moves[:made])
                 return made > 0
+        self._all_made(operation)
+        return True
+
+    def _all_made(self, operation: Operation) -> None:
+        number = operation.number
         self._ledger.move_on(number)
-        if parked:
-            for move in moves:
-                self._inbox.drop_parked(number, move)
+        if number in self._inbox.parked:
+            for move in operation.planned.moves:
+                if not move.is_send:
+                    self._inbox.drop_parked(number, move)
         kept = self._kept
         while kept and kept[0].number != number:  # peers have those before
             kept.popleft()
@@ -120,7 +126,6 @@ class Lockstep:
             operation.work.give_way()
             self._host.shared.loop.call_soon(self._turn)
         self._host.end(operation)
-        return True
 
     def _turn(self) -> None:
         """The loop has had a turn."""
@@ -152,15 +157,15 @@ class Lockstep:
         """A path to the peer changed: it may not have read what was posted."""
         self._ways.pop(peer, None)
         self._without.discard(peer)
-        host = self._host
-        if host.failing.error is not None:
-            self._kept.clear()
-        if peer in host.failing.left:
+        host, failed_from = self._host, self._inbox.failed_from
+        if peer in host.failing.left or peer in host.shared.lost:
             return
         again = [kept for kept in self._kept if kept.move.peer == peer]
         self._kept = deque(kept for kept in self._kept if kept.move.peer != peer)
         for kept in again:
-            self._send_again(kept)
+            # What came before a failure, or before we left, the peer may still wait for.
+            if failed_from is None or kept.number < failed_from:
+                self._send_again(kept)
 
     def _has_let_go(self) -> bool:
         """Forget what peers have. Returns whether there is room for more."""
@@ -260,6 +265,7 @@ class Lockstep:
             else:
                 if not self._inbox.drop_parked(number, move):
                     self._ledger.accept(number, move.step, move.peer, 0)
+                    self._ledger.owe_nothing(number, move.step, move.peer)
                 to_send.update(dict.fromkeys(machine.applied(move.part, 0)[0]))
         for piece in to_send:
             self._sending.send(operation, piece)

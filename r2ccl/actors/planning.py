@@ -106,7 +106,8 @@ class Plans:
         where = plan_memory(program, layout, call.arrays)
         waits = prepare(self._among_members(program), max(1, choice.chunk_bytes // item))
         planned = self._planned(call, request, waits, where, reduce, f"{choice.algorithm}: {choice.reason}")
-        hears_of_all = call.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER) or waits.is_exchange
+        is_between_two = self._ranks == 2 and waits.is_exchange
+        hears_of_all = call.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER) or is_between_two
         moves = moves_of(planned) if hears_of_all else ()
         return dataclasses.replace(planned, exchange=_exchange(planned), moves=moves)
 

@@ -138,6 +138,8 @@ class Ledger:
 
     def move_on(self, operation: int) -> None:
         """As :meth:`finish`, for an operation that is the next to finish."""
+        if self._spoiled:
+            self._spoiled = {name: copy for name, copy in self._spoiled.items() if name[0] != operation}
         if self._open or self._finished or operation != self.completed:
             self.finish(operation)
         else:
@@ -156,6 +158,12 @@ class Ledger:
     def owes(self, source: int) -> bool:
         """Has anything changed for ``source`` since the last acknowledgement?"""
         return bool(self._unacknowledged.get(source))
+
+    def owe_nothing(self, operation: int, step: int, source: int) -> None:
+        """Whoever sent this transfer does not wait to hear of it."""
+        changed = self._unacknowledged.get(source)
+        if changed:
+            changed.discard((operation, step, source))
 
     def acknowledge(self, source: int) -> tuple[OpenTransfer, ...]:
         """What changed since the last call, to be sent with ``completed``."""

@@ -197,7 +197,8 @@ class Outbox:
         return settled
 
     def _note_completed(self, communicator: int, completed: int) -> None:
-        if completed > self._completed.get(communicator, 0):
+        # Not of a communicator that is not known, or no more: a goodbye may be said again after all have left.
+        if communicator in self._entered and completed > self._completed.get(communicator, 0):
             self._completed[communicator] = completed
 
     def completed_by_peer(self, communicator: int) -> int:
@@ -213,6 +214,7 @@ class Outbox:
             or self._sent.get(communicator)
             or self._unsolicited.get(communicator)
             or self._homeless
+            or self._entered.get(communicator, 0) > operation
         ):
             return False
         self._entered[communicator] = operation + 1

@@ -89,7 +89,7 @@ class Flag:
     ACK_WANTED: Final = 2
     #: Not the first time that this chunk goes out. For counters only; the name decides what is a duplicate.
     RESENT: Final = 4
-    #: A move in lockstep (``actors.express``): whoever sent it has all that was sent to it before this operation, and
+    #: A move in lockstep (``actors.lockstep``): whoever sent it has all that was sent to it before this operation, and
     #: needs no acknowledgement.
     LOCKSTEP: Final = 8
     #: From here up: which copy of its chunk this is, in four bits.

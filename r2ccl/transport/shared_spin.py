@@ -21,7 +21,8 @@ PAID_TO_FORGET = 256
 
 
 class SpinBudget:
-    """Of one device. An occasion is a time at which all its connections were asleep and one came into use."""
+    """Of one device. An occasion is a time at which all its connections were asleep and one came into use; where nobody
+    goes on without a certain frame, one at which it was not there yet."""
 
     __slots__ = ("_paid", "_skip", "_step", "_when_preempted", "enabled", "is_on")
 
