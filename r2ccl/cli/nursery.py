@@ -45,6 +45,7 @@ def serve(sock: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # so that the ranks go on sharing this memory
     children: dict[int, int] = {}
+    ours = os.getpid()
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     while True:
@@ -54,7 +55,7 @@ def serve(sock: socket.socket) -> None:
                 _, status = os.waitpid(pid, 0)
                 poll.unregister(descriptor)
                 os.close(descriptor)
-                sock.sendall(_framed([pid, status]))
+                _tell(sock, [pid, status])
                 continue
             request = _received(sock)
             if request is None:
@@ -65,14 +66,21 @@ def serve(sock: socket.socket) -> None:
                 sock.close()
                 for pidfd in children:
                     os.close(pidfd)
-                _become(asked["argv"], asked["environ"], out, err)
+                _become(ours, asked["argv"], asked["environ"], out, err)
                 return
             for given in (out, err):
                 os.close(given)
             pidfd = os.pidfd_open(pid)
             children[pidfd] = pid
             poll.register(pidfd, select.POLLIN)
-            sock.sendall(_framed([pid, None]))
+            _tell(sock, [pid, None])
+
+
+def _tell(sock: socket.socket, message: list[int | None]) -> None:
+    try:
+        sock.sendall(_framed(message))
+    except OSError:
+        os._exit(0)  # the launcher is gone
 
 
 def _fork() -> int:
@@ -82,9 +90,8 @@ def _fork() -> int:
         return os.fork()
 
 
-def _become(argv: list[str], environ: dict[str, str], out: int, err: int) -> None:
+def _become(nursery: int, argv: list[str], environ: dict[str, str], out: int, err: int) -> None:
     """In the child: be the rank, from its birth to the end of its script."""
-    nursery = os.getppid()
     os.setsid()
     for given, name in ((out, 1), (err, 2)):
         os.dup2(given, name)

@@ -24,15 +24,16 @@ class SpinBudget:
     """Of one device. An occasion is a time at which all its connections were asleep and one came into use; where nobody
     goes on without a certain frame, one at which it was not there yet."""
 
-    __slots__ = ("_paid", "_skip", "_step", "_when_preempted", "enabled", "is_on")
+    __slots__ = ("_paid", "_skip", "_skip_max", "_step", "_when_preempted", "enabled", "is_on")
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, skip_max: int = SKIP_MAX) -> None:
         #: There is a core for every rank of the node.
         self.enabled = enabled
         #: Look for news now.
         self.is_on = False
-        #: Occasions still to be let pass.
+        #: Occasions still to be let pass, and at most after misses.
         self._skip = 0
+        self._skip_max = skip_max
         #: How many after the next miss, at least.
         self._step = 0
         #: And after the next preemption; and how often it has paid since the last.
@@ -51,7 +52,7 @@ class SpinBudget:
 
     def missed(self) -> None:
         """We looked for as long as it could have paid, and nothing came."""
-        self._step = min(SKIP_MAX, 2 * self._step + 1)
+        self._step = min(self._skip_max, 2 * self._step + 1)
         self._skip = self._step
         self.is_on = False
 

@@ -6,7 +6,8 @@ import pytest
 
 from r2ccl.transport import shared_memory
 from r2ccl.transport.interface import Connection
-from r2ccl.transport.shared_memory import ANSWERS_PER_TURN
+from r2ccl.transport.shared_memory import ANSWERS_PER_TURN, LOCKSTEP_SKIP_MAX, SharedMemoryDevice
+from r2ccl.transport.shared_ring import RingReader
 from r2ccl.transport.shared_spin import SpinBudget
 from tests.transport.harness import World, chunk_header
 from tests.transport.test_shared_memory import device_of, play
@@ -47,6 +48,35 @@ def test_the_loop_has_its_turn_after_so_many_answers() -> None:
         assert len(other.hears.payloads()) == ANSWERS_PER_TURN + 6
 
     play(story)
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_who_cannot_go_on_waits_for_a_while_but_not_each_time(monkeypatch: pytest.MonkeyPatch, may_spin: bool) -> None:
+    looked: list[bool] = []
+    look = SharedMemoryDevice._looks_in_vain
+
+    def counted(device: SharedMemoryDevice, ring: RingReader) -> bool:
+        looked.append(look(device, ring))
+        return looked[-1]
+
+    async def story(world: World) -> None:
+        _, _, here, there = await world.pair()
+        posts = there.posts
+        assert posts is not None
+        for _ in range(100):
+            assert posts.next_frame(False) is None  # that is no occasion
+            assert posts.next_frame(True) is None
+        assert 100 // LOCKSTEP_SKIP_MAX <= len(looked) < 20
+        assert all(looked)
+        assert here.posts is not None
+        assert here.posts.post(chunk_header(WORDS, 0), memoryview(WORDS))
+        frame = posts.next_frame(True)
+        assert frame is not None
+        assert bytes(frame[1]) == WORDS
+        posts.take(frame)
+
+    monkeypatch.setattr(SharedMemoryDevice, "_looks_in_vain", counted)
+    play(story, may_spin=may_spin)
 
 
 def test_it_gives_up_soon_if_nothing_comes() -> None:
