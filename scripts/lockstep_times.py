@@ -1,0 +1,92 @@
+"""What lockstep gives: small all-reduces of ranks of one machine, awaited one after the other, with it and without it.
+
+    r2ccl run -n 2 scripts/lockstep_times.py
+    r2ccl run -n 4 scripts/lockstep_times.py
+    r2ccl run -n 2 scripts/lockstep_times.py --steps
+
+Rounds with and without take turns in the same processes. Rank 0 prints the medians of the rounds, least to most; with
+``--steps`` how many of the interpreter's steps one of 4 B takes, those of waiting included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import uvloop
+
+import r2ccl
+from r2ccl.actors.lockstep import Lockstep
+from r2ccl.communicator import Communicator
+
+SIZES = (4, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10)
+ROUNDS = 5
+COUNT = 500
+
+_START = Lockstep.start
+
+
+def allow(lockstep: bool) -> None:
+    """From now on, here."""
+    Lockstep.start = _START if lockstep else lambda self, operation: False  # type: ignore[method-assign]
+
+
+async def median_us(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
+    times = []
+    await comm.barrier()
+    for _ in range(COUNT):
+        began = time.perf_counter()
+        await comm.all_reduce(x)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
+
+
+async def steps(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
+    """Of the interpreter, for one operation. Rank 0 counts, which slows it: others wait for it, and not it for them."""
+    counted = 0
+
+    def entered(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return stepped
+
+    def stepped(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        nonlocal counted
+        counted += event == "opcode"
+        return stepped
+
+    async def many() -> None:
+        for _ in range(COUNT):
+            await comm.all_reduce(x)
+
+    await comm.barrier()
+    sys.settrace(entered if comm.rank == 0 else None)
+    await many()
+    sys.settrace(None)
+    return counted / COUNT
+
+
+async def main() -> None:
+    measure, sizes = (steps, SIZES[:1]) if "--steps" in sys.argv else (median_us, SIZES)
+    async with r2ccl.connect() as comm:
+        for size in sizes:
+            x = np.zeros(max(1, size // 4), np.float32)
+            found: dict[bool, list[float]] = {True: [], False: []}
+            for number in range(2 * ROUNDS + 2):
+                lockstep = number % 2 == 1
+                allow(lockstep)
+                figure = await measure(comm, x)
+                if number >= 2:  # the first of each warm up
+                    found[lockstep].append(figure)
+            if comm.rank == 0:
+                told = [f"{min(f):8.0f} to {max(f):6.0f}" for f in (found[False], found[True])]
+                print(f"{size:7} B   without {told[0]}   with {told[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    (asyncio.run if "--steps" in sys.argv else uvloop.run)(main())
