@@ -124,7 +124,7 @@ class RingWriter(_Ring):
         if size:
             data[begin : begin + size] = payload
         self.head = words[_HEAD] = end
-        self._barrier.acquire(blocking=False)
+        self._barrier.acquire(blocking=False)  # the fence, without a call
         self._barrier.release()
         if words[_PARKED]:
             self._ring_bell(_PARKED)
@@ -165,8 +165,7 @@ class RingWriter(_Ring):
 
     def announce(self) -> None:
         """Something was published: wake the reader, if it sleeps."""
-        self._barrier.acquire(blocking=False)
-        self._barrier.release()
+        self._fence()
         if self.words[_PARKED]:
             self._ring_bell(_PARKED)
 
@@ -233,7 +232,7 @@ class RingReader(_Ring):
         self.tail = tail = self.tail + size
         words = self.words
         words[_TAIL] = tail
-        self._barrier.acquire(blocking=False)
+        self._barrier.acquire(blocking=False)  # the fence, without a call
         self._barrier.release()
         if words[_HEAD] == tail:
             self.seen = tail
