@@ -17,6 +17,7 @@ from r2ccl.protocol.wire import Kind, pack_control
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.telemetry.strangers import Strangers
 from r2ccl.topology import Endpoint, Nic
+from r2ccl.transport import shared_memory
 from r2ccl.transport.interface import Device, Loss, Purpose
 from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_handshake import address, new_socket
@@ -51,6 +52,11 @@ def play(story: Story, may_spin: bool = True) -> None:
 
     asyncio.run(main())
     assert complaints == []
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_wants_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "_preemptions", lambda: 0)
 
 
 def device_of(side: Side) -> SharedMemoryDevice:
