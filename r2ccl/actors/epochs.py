@@ -84,9 +84,6 @@ class Epochs:
         agreement = self._agreement
         if agreement is None:
             return planned
-        if len(self._plans) == 1 and planned.epoch == self.newest.epoch:
-            agreement.admitted(operation)
-            return planned
         epoch = agreement.agreed_for(operation).epoch if len(self._plans) > 1 else self.newest.epoch
         agreement.admitted(operation)
         if planned.epoch != epoch:

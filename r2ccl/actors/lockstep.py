@@ -113,7 +113,7 @@ class Lockstep:
 
     def _all_made(self, operation: Operation) -> None:
         number = operation.number
-        self._ledger.move_on(number)
+        self._ledger.finish(number)
         if number in self._inbox.parked:
             for move in operation.planned.moves:
                 if not move.is_send:

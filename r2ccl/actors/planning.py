@@ -217,21 +217,22 @@ def _in_short(agreement: str) -> str:
     return agreement[: UNDER_CHARACTERS_MAX - len(digest)] + digest
 
 
-def _exchange(planned: Planned) -> Exchange | None:
-    """What the short way needs to know; None: the plan is not for it."""
-    program = planned.waits.program
-    if (
-        not planned.waits.is_exchange
-        or not planned.copied[0]
-        or program.sends[0].target != program.receives[0].source
-        or planned.send_pieces[0]
-        or planned.receive_pieces[0]
+def _is_plain(planned: Planned) -> bool:
+    """All goes out from copies, in one piece each, and nothing else is to be done or said."""
+    return all(planned.copied) and not (
+        any(planned.send_pieces + planned.receive_pieces)
         or planned.first
         or planned.last
         or planned.work_elements
         or planned.bulky_sources
         or planned.uneven_sources
-    ):
+    )
+
+
+def _exchange(planned: Planned) -> Exchange | None:
+    """What the short way needs to know; None: the plan is not for it."""
+    program = planned.waits.program
+    if not planned.waits.is_exchange or program.sends[0].target != program.receives[0].source or not _is_plain(planned):
         return None
     send, receive = program.sends[0], program.receives[0]
     ((send_start, send_stop),), ((start, stop),) = planned.send_spans[0], planned.receive_spans[0]
@@ -246,14 +247,8 @@ def moves_of(planned: Planned) -> tuple[Move, ...]:
     waits, program = planned.waits, planned.waits.program
     if (
         not program.sends
-        or not all(planned.copied)
+        or not _is_plain(planned)
         or any(chunks != 1 for chunks in waits.send_chunks + waits.receive_chunks)
-        or any(planned.send_pieces + planned.receive_pieces)
-        or planned.first
-        or planned.last
-        or planned.work_elements
-        or planned.bulky_sources
-        or planned.uneven_sources
         or any(stop - start > LOCKSTEP_BYTES_MAX for ((start, stop),) in planned.send_spans + planned.receive_spans)
         or not {send.target for send in program.sends} <= {receive.source for receive in program.receives}
     ):

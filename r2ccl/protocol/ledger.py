@@ -124,26 +124,19 @@ class Ledger:
         """Every chunk of the operation is here. Returns whether ``completed`` grew."""
         if operation < self.completed:
             return False
-        self._finished.add(operation)
-        before = self.completed
+        if operation > self.completed:
+            self._finished.add(operation)
+            return False
+        self.completed += 1
         while self.completed in self._finished:
             self._finished.discard(self.completed)
             self.completed += 1
-        if self.completed == before:
-            return False
         if self._open:
             for name in [name for name in self._open if name[0] < self.completed]:
                 del self._open[name]
-        return True
-
-    def move_on(self, operation: int) -> None:
-        """As :meth:`finish`, for an operation that is the next to finish."""
         if self._spoiled:
-            self._spoiled = {name: copy for name, copy in self._spoiled.items() if name[0] != operation}
-        if self._open or self._finished or operation != self.completed:
-            self.finish(operation)
-        else:
-            self.completed += 1
+            self._spoiled = {name: copy for name, copy in self._spoiled.items() if name[0] >= self.completed}
+        return True
 
     def finish_with(self, operation: int, step: int, source: int) -> bool:
         """The one chunk of an operation came whole, in its turn and by no other path: the operation is finished.

@@ -115,7 +115,7 @@ class RingWriter(_Ring):
         :meth:`put_whole` and :meth:`announce`, in one step. Raises :class:`BadFrame` if what the reader says cannot
         be."""
         head, size = self.head, len(payload)
-        at, end = head & (self.capacity - 1), head + ALIGNMENT + (size + ALIGNMENT - 1 & -ALIGNMENT)
+        at, end = head & (self.capacity - 1), head + ALIGNMENT + padded(size)
         begin = at + ALIGNMENT
         if end - head > self.capacity - self.unread() or begin + size > self.capacity:
             return False

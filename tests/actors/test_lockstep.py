@@ -118,7 +118,7 @@ def test_a_chunk_that_came_spoiled_and_then_in_lockstep_is_not_asked_for() -> No
     ledger.offer(0, 0, 1, 0, "path")
     ledger.forsake(0, 0, 1, 0, "path")
     ledger.spoiled(0, 0, 1, 0, 1)
-    ledger.move_on(0)
+    ledger.finish(0)
     assert ledger.missing(1) == []
 
 

@@ -210,10 +210,10 @@ signal.pause()
 
 
 class Running:
-    """``r2ccl run`` in the background, once all ranks have said their process ids."""
+    """``r2ccl run`` in the background, once all ranks have said their process ids. ``first``: for the interpreter."""
 
-    def __init__(self, script: Path, ranks: int) -> None:
-        command = [sys.executable, "-m", "r2ccl.cli.main", "run", "-n", str(ranks), str(script)]
+    def __init__(self, script: Path, ranks: int, first: tuple[str, ...] = ()) -> None:
+        command = [sys.executable, *first, "-m", "r2ccl.cli.main", "run", "-n", str(ranks), str(script)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self.process.stdout is not None
         lines = [self.process.stdout.readline() for _ in range(ranks)]

@@ -6,14 +6,13 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from r2ccl.cli.launcher import launch
-from tests.cli.test_launcher import PATIENCE_S, WAITING, assert_gone
+from tests.cli.test_launcher import PATIENCE_S, WAITING, Running, assert_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
 
@@ -139,31 +138,24 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-class Running:
-    """``r2ccl run`` on one core in the background, once both ranks have said their process ids."""
+class Forking(Running):
+    """``r2ccl run`` of two ranks on one core."""
 
     def __init__(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"
         script.write_text(WAITING)
-        command = [sys.executable, "-c", ON_ONE_CORE, "-m", "r2ccl.cli.main", "run", "-n", "2", str(script)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert self.process.stdout is not None
-        self.pids = [int(self.process.stdout.readline().split()[-1]) for _ in range(2)]
+        super().__init__(script, 2, ("-c", ON_ONE_CORE))
         parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in self.pids}
         (self.nursery,) = parents
         assert self.nursery != self.process.pid
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> Forking:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_passed_on_once_to_every_rank(tmp_path: Path, sent: signal.Signals) -> None:
-    with Running(tmp_path) as running:
+    with Forking(tmp_path) as running:
         running.process.send_signal(sent)
         output, _ = running.process.communicate(timeout=PATIENCE_S)
         assert sorted(output.splitlines()) == [f"[0] got {sent.name}", f"[1] got {sent.name}"]
@@ -172,7 +164,7 @@ def test_signals_are_passed_on_once_to_every_rank(tmp_path: Path, sent: signal.S
 
 
 def test_ranks_of_a_killed_launcher_are_killed(tmp_path: Path) -> None:
-    with Running(tmp_path) as running:
+    with Forking(tmp_path) as running:
         running.process.kill()
         running.process.communicate(timeout=PATIENCE_S)
         for pid in (*running.pids, running.nursery):
@@ -180,7 +172,7 @@ def test_ranks_of_a_killed_launcher_are_killed(tmp_path: Path) -> None:
 
 
 def test_if_who_forks_is_killed_the_job_ends_and_says_so(tmp_path: Path) -> None:
-    with Running(tmp_path) as running:
+    with Forking(tmp_path) as running:
         os.kill(running.nursery, signal.SIGKILL)
         output, _ = running.process.communicate(timeout=PATIENCE_S)
         assert "ended by SIGKILL; ending the others" in output
