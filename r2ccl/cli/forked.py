@@ -36,7 +36,7 @@ class Nursery:
     def __init__(self, tied: Sequence[str], environ: Mapping[str, str]) -> None:
         """``tied``: what a command begins with so that it ends with us."""
         self._sock, theirs = socket.socketpair()
-        command = [*tied, sys.executable, "-m", nursery.__name__, str(theirs.fileno())]
+        command = [*tied, sys.executable, "-P", "-m", nursery.__name__, str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=dict(environ),

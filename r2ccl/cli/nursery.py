@@ -101,8 +101,8 @@ def _become(nursery: int, argv: list[str], environ: dict[str, str], out: int, er
     own = environment().get("LC_CTYPE")  # which Python sets itself in a shell without a language
     replace_environment({**({} if own is None else {"LC_CTYPE": own}), **environ})
     sys.argv = argv
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(argv[0]))
+    if not environ.get("PYTHONSAFEPATH"):  # our own flag is for the imports that ranks share
+        sys.path.insert(0, os.path.dirname(os.path.realpath(argv[0])))
     main = ModuleType("__main__")
     main.__dict__.update(__file__=argv[0], __spec__=None, __cached__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = main

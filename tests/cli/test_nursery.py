@@ -55,7 +55,7 @@ if os.environ["RANK"] == "0":
     own = ("R2CCL_SECRET", "R2CCL_JOB", "MASTER_PORT")
     told = {name: value for name, value in os.environ.items() if name not in own}
     print(json.dumps([
-        sys.argv, __name__, __file__, main.__spec__, main.__dict__ is globals(), sys.path[0], sorted(told.items()),
+        sys.argv, __name__, __file__, main.__spec__, main.__dict__ is globals(), sys.path, sorted(told.items()),
         os.getpid() == os.getpgid(0) == os.getsid(0), sys.stdin.read(), sys.stdout.write_through, sys.stdout.encoding,
         signal.getsignal(signal.SIGINT) is signal.default_int_handler, str(signal.getsignal(signal.SIGTERM)),
         threading.active_count(), os.getcwd(), sorted(os.listdir("/proc/self/fd")),
@@ -70,6 +70,18 @@ def test_a_forked_rank_finds_what_it_would_find_otherwise(tmp_path: Path, cores:
     started = Outcome(tmp_path, LOOK_AROUND, "--lr", "3")
     assert forked.code == started.code == 0, forked.err
     assert json.loads(forked.out[0][4:]) == json.loads(started.out[0][4:])
+
+
+def test_what_lies_in_the_directory_is_not_taken_for_a_library(
+    tmp_path: Path, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a script Python looks beside the script, not where it was started."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "msgpack.py").write_text("raise SystemExit('mine')")
+    monkeypatch.chdir(elsewhere)
+    outcome = Outcome(tmp_path, "import msgpack; print(msgpack.packb(1))")
+    assert (outcome.code, outcome.out) == (0, ["[0] b'\\x01'", "[1] b'\\x01'"]), outcome.err
 
 
 @pytest.mark.parametrize(
