@@ -25,9 +25,9 @@ import r2ccl
 from r2ccl.actors.lockstep import Lockstep
 from r2ccl.communicator import Communicator
 
-SIZES = (4, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10)
+SIZES = (4, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20)
 ROUNDS = 5
-COUNT = 500
+COUNT = 200
 
 _START = Lockstep.start
 

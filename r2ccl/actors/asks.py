@@ -41,6 +41,14 @@ class Asks:
             self._asked[peer, operation.number] = operation.planned
             self._host.announce(operation, peer, asks=True)
 
+    def ask_about(self, number: int, planned: Planned, peer: int) -> None:
+        """As :meth:`ask`, of one that may have ended here."""
+        if (operation := self._host.running.get(number)) is not None:
+            self.ask(operation, peer)
+        else:
+            self._asked[peer, number] = planned
+            self._ask(number, planned, peer)
+
     def answered(self, peer: int, operation: int) -> None:
         """The peer said it."""
         self._asked.pop((peer, operation), None)
@@ -55,7 +63,10 @@ class Asks:
             if number < entered or not isinstance(host.failing.error, CommunicatorClosed | None):
                 del self._asked[key]
             elif number not in host.running:
-                question = Entered(
-                    host.communicator, number, planned.fingerprint, planned.call, False, (), planned.step, True
-                )
-                host.courier.tell(peer, Kind.ENTERED, question.body())
+                self._ask(number, planned, peer)
+
+    def _ask(self, number: int, planned: Planned, peer: int) -> None:
+        question = Entered(
+            self._host.communicator, number, planned.fingerprint, planned.call, False, (), planned.step, True
+        )
+        self._host.courier.tell(peer, Kind.ENTERED, question.body())

@@ -9,11 +9,10 @@ asking it once for each plan (``planning.moves_of``). Where one cannot be made a
 full, its chunk not the one that is due, the moves made so far are told to machine and ledger, and the operation goes on
 like any other (``_goes_on``). What was posted is an ordinary frame: who is not in lockstep takes it in as such.
 
-**What is not acknowledged must be kept.** Memory loses nothing, but the connection may end before the peer has read.
-So what was posted is kept until the peer is known to have it: its chunk of operation n says, in ``acknowledged``, that
-it has all of the operations below n. In lockstep that is so, and then at most two operations' chunks are kept: this
-one's and the one's before. When a path to the peer changes they are sent again (``resync``), as ordinary chunks, and
-the ledger over there drops what it has. A chunk that says less is not taken in lockstep.
+**What is not acknowledged must not be lost.** Memory loses nothing, and what the peer has read it has, in its ledger or
+parked. But the connection may end before it has read. So what was posted stays where it lies until it was read as a
+whole, and when a path to the peer changes what was not is sent again (``resync``), as ordinary chunks, and the ledger
+over there drops what it has. That is all that is kept, and copied only then.
 
 Only operations in which every rank hears of every other are for it, so nobody runs ahead of a rank by more than one
 operation of a communicator, which needs no credit.
@@ -21,14 +20,13 @@ operation of a communicator, which needs no credit.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from r2ccl.actors.asks import Asks
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.failing import Failing
 from r2ccl.actors.inbox import Inbox
-from r2ccl.actors.operation import Move, Operation
+from r2ccl.actors.operation import Move, Operation, Planned
 from r2ccl.actors.sending import Sending
 from r2ccl.actors.shared import Shared
 from r2ccl.protocol.collective import begin
@@ -44,8 +42,8 @@ _LOCKSTEP = Flag.LOCKSTEP
 #: So many operations are done within a call each; then the loop has a turn. Whoever awaits the last lets it have that,
 #: and what is called before, such as by what each one's end calls back, goes the usual way.
 CALLS_PER_TURN = 16
-#: With more posted chunks kept than these no operation begins in lockstep: peers have to say what they have first.
-KEPT_MAX = 16
+#: One that moves more than this takes all of a turn's share.
+SMALL_BYTES = 128 << 10
 #: A peer that no memory is shared with may share some later.
 LOOK_AGAIN_AFTER = 256
 
@@ -61,17 +59,9 @@ class Host(Protocol):
     failing: Failing
     asks: Asks
 
+    def announce(self, operation: Operation, peer: int) -> None: ...
     def end(self, operation: Operation) -> None: ...
     def end_if_complete(self, operation: Operation) -> None: ...
-
-
-class _Kept(NamedTuple):
-    """A chunk that was posted."""
-
-    number: int
-    move: Move
-    payload: bytes
-    chunk_bytes: int
 
 
 class Lockstep:
@@ -86,8 +76,6 @@ class Lockstep:
         self._ledger = host.ledger
         self._communicator = host.communicator
         self._is_possible = not host.shared.one_sided
-        #: What was posted, oldest first, and the peer is not known to have.
-        self._kept: deque[_Kept] = deque()
         #: The short way to a peer, and the counters of its link.
         self._ways: dict[int, tuple[Posts, LinkCounters]] = {}
         #: Peers that no memory is shared with, and how often we declined because of them.
@@ -114,15 +102,14 @@ class Lockstep:
     def _all_made(self, operation: Operation) -> None:
         number = operation.number
         self._ledger.finish(number)
+        for peer in operation.planned.unheard:
+            self._courier.peer_entered(peer, self._communicator, number)  # all have, or it would not be over
         if number in self._inbox.parked:
             for move in operation.planned.moves:
                 if not move.is_send:
                     self._inbox.drop_parked(number, move)
-        kept = self._kept
-        while kept and kept[0].number != number:  # peers have those before
-            kept.popleft()
-        self._calls_left -= 1
-        if not self._calls_left:
+        self._calls_left -= 1 if len(operation.arrays[0].bytes) <= SMALL_BYTES else CALLS_PER_TURN
+        if self._calls_left <= 0:
             operation.work.give_way()
             self._host.shared.loop.call_soon(self._turn)
         self._host.end(operation)
@@ -141,7 +128,6 @@ class Lockstep:
             and self._ledger.completed == number
             and not failing.left
             and failing.differences.are_silent_on(number)
-            and (len(self._kept) <= KEPT_MAX or self._has_let_go())
         )
 
     def _may_reach(self, moves: tuple[Move, ...]) -> bool:
@@ -155,35 +141,23 @@ class Lockstep:
 
     def resync(self, peer: int) -> None:
         """A path to the peer changed: it may not have read what was posted."""
-        self._ways.pop(peer, None)
         self._without.discard(peer)
+        way = self._ways.pop(peer, None)
         host, failed_from = self._host, self._inbox.failed_from
-        if peer in host.failing.left or peer in host.shared.lost:
+        if way is None or peer in host.failing.left or peer in host.shared.lost:
             return
-        again = [kept for kept in self._kept if kept.move.peer == peer]
-        self._kept = deque(kept for kept in self._kept if kept.move.peer != peer)
-        for kept in again:
+        for (_, number, move, planned), payload in way[0].left(self):
             # What came before a failure, or before we left, the peer may still wait for.
-            if failed_from is None or kept.number < failed_from:
-                self._send_again(kept)
+            if failed_from is None or number < failed_from:
+                self._send_again(number, move, planned, payload)
 
-    def _has_let_go(self) -> bool:
-        """Forget what peers have. Returns whether there is room for more."""
-        completed = {
-            peer: self._courier.outboxes[peer].completed_by_peer(self._communicator)
-            for peer in {kept.move.peer for kept in self._kept}
-        }
-        self._kept = deque(kept for kept in self._kept if kept.number >= completed[kept.move.peer])
-        return len(self._kept) <= KEPT_MAX
-
-    def _send_again(self, kept: _Kept) -> None:
-        number, move = kept.number, kept.move
+    def _send_again(self, number: int, move: Move, planned: Planned, payload: bytes) -> None:
         parcel = Parcel(
-            self._communicator, number, move.step, move.peer, 0, move.fingerprint, kept.payload, None, move.part,
-            kept.chunk_bytes, self._courier.take_turn(),
+            self._communicator, number, move.step, move.peer, 0, move.fingerprint, payload, None, move.part,
+            planned.chunk_bytes, self._courier.take_turn(),
         )  # fmt: skip
-        if not self._courier.submit(parcel) and number in self._host.running:
-            self._host.asks.ask(self._host.running[number], move.peer)
+        if not self._courier.submit(parcel):
+            self._host.asks.ask_about(number, planned, move.peer)
 
     # Moves.
 
@@ -210,12 +184,10 @@ class Lockstep:
             _CHUNK, _LOCKSTEP, size, self._communicator, number, move.step, self._rank, move.peer, 0, move.fingerprint,
             number,
         )  # fmt: skip
-        if not posts.post(header, payload):
-            self._ways.pop(move.peer, None)
+        if not posts.post(header, payload, (self, number, move, operation.planned)):
             return False
         counters.sent_bytes += size
         counters.sent_chunks += 1
-        self._kept.append(_Kept(number, move, bytes(payload), operation.planned.chunk_bytes))
         return True
 
     def _take(self, operation: Operation, move: Move) -> bool:
@@ -257,6 +229,8 @@ class Lockstep:
         machine = operation.machine = begin(operation.planned.waits)
         operation.turn = self._courier.take_turn()
         host.running[number] = operation
+        for peer in operation.hearers(False):
+            host.announce(operation, peer)
         to_send = dict.fromkeys(machine.start())
         for move in made:
             if move.is_send:

@@ -79,6 +79,8 @@ class Planned:
     exchange: Exchange | None = None
     #: What this rank does one after the other, if it is small and simple enough for lockstep (``actors.lockstep``).
     moves: tuple[Move, ...] = ()
+    #: To whom something goes of them, and from whom nothing comes.
+    unheard: frozenset[int] = frozenset()
 
 
 class Move(NamedTuple):

@@ -23,9 +23,11 @@ from r2ccl.protocol.collective import CollectiveMachine, Waits, prepare
 from r2ccl.reduction import Op, Reducer, finish, kernel_name, reducer
 from r2ccl.schedule.ir import Program, Receive, Send
 
-#: The largest chunk that is moved in lockstep. Larger ones gain nothing by it: 256 KiB between four ranks on two cores
-#: took as long either way, 128 KiB half as long (``r2ccl bench``).
-LOCKSTEP_BYTES_MAX = 128 << 10
+#: The largest chunk that is moved in lockstep: two fill a ring, and a rank posts the second while its peer reads the
+#: first.
+LOCKSTEP_CHUNK_MAX = 1 << 20
+#: And the most that a rank sends of one operation: its loop waits that long, 1 ms, or 4 where two ranks share a core.
+LOCKSTEP_SENT_MAX = 6 << 20
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
 PLANS_MAX = 1024
 #: Told of them: a loop of training has a few kinds of calls.
@@ -109,7 +111,8 @@ class Plans:
         is_between_two = self._ranks == 2 and waits.is_exchange
         hears_of_all = call.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER) or is_between_two
         moves = moves_of(planned) if hears_of_all else ()
-        return dataclasses.replace(planned, exchange=_exchange(planned), moves=moves)
+        unheard = {move.peer for move in moves} - {move.peer for move in moves if not move.is_send}
+        return dataclasses.replace(planned, exchange=_exchange(planned), moves=moves, unheard=frozenset(unheard))
 
     def message(self, call: Call, peer: int, tag: int, outgoing: bool) -> Planned:
         """The plan of this rank's side of a message to or from ``peer``, a rank in the job."""
@@ -218,13 +221,12 @@ def _in_short(agreement: str) -> str:
 
 
 def _is_plain(planned: Planned) -> bool:
-    """All goes out from copies, in one piece each, and nothing else is to be done or said."""
-    return all(planned.copied) and not (
+    """Everything goes and comes in one piece, and nothing else is to be done."""
+    return not (
         any(planned.send_pieces + planned.receive_pieces)
         or planned.first
         or planned.last
         or planned.work_elements
-        or planned.bulky_sources
         or planned.uneven_sources
     )
 
@@ -232,7 +234,9 @@ def _is_plain(planned: Planned) -> bool:
 def _exchange(planned: Planned) -> Exchange | None:
     """What the short way needs to know; None: the plan is not for it."""
     program = planned.waits.program
-    if not planned.waits.is_exchange or program.sends[0].target != program.receives[0].source or not _is_plain(planned):
+    if not planned.waits.is_exchange or program.sends[0].target != program.receives[0].source:
+        return None
+    if not _is_plain(planned) or not all(planned.copied) or planned.bulky_sources:
         return None
     send, receive = program.sends[0], program.receives[0]
     ((send_start, send_stop),), ((start, stop),) = planned.send_spans[0], planned.receive_spans[0]
@@ -249,18 +253,22 @@ def moves_of(planned: Planned) -> tuple[Move, ...]:
         not program.sends
         or not _is_plain(planned)
         or any(chunks != 1 for chunks in waits.send_chunks + waits.receive_chunks)
-        or any(stop - start > LOCKSTEP_BYTES_MAX for ((start, stop),) in planned.send_spans + planned.receive_spans)
-        or not {send.target for send in program.sends} <= {receive.source for receive in program.receives}
+        or any(stop - start > LOCKSTEP_CHUNK_MAX for ((start, stop),) in planned.send_spans + planned.receive_spans)
+        or sum(stop - start for ((start, stop),) in planned.send_spans) > LOCKSTEP_SENT_MAX
     ):
         return ()
     machine = CollectiveMachine(waits)
-    moves = [_send(planned, index) for index, _ in machine.start()]
+    moves: list[Move] = []
+    to_send = machine.start()
     for index in range(len(program.receives)):
+        for send, _ in to_send:
+            moves.append(_send(planned, send))
+            machine.settled(send)  # a copy is what goes out
         if not machine.may_apply(index, 0):
             return ()
         moves.append(_receive(planned, index))
-        moves += [_send(planned, send) for send, _ in machine.applied(index, 0)[0]]
-    return tuple(moves)
+        to_send = machine.applied(index, 0)[0]
+    return tuple(moves) + tuple(_send(planned, send) for send, _ in to_send)
 
 
 def _send(planned: Planned, index: int) -> Move:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from r2ccl.protocol.wire import Header, Landing
 from r2ccl.topology import Endpoint, Nic
@@ -69,15 +69,23 @@ class PathSample:
     missing_segments: int = 0
 
 
+#: Of what was posted: whose it is, and what its owner wants to know of it.
+Note = tuple[Any, ...]
+
+
 class Posts(Protocol):
     """The short way of small chunks through memory that two ranks share: no call for each, no turn of the loop.
 
     What is posted is an ordinary frame in the order of all others, and whoever does not look here gets it as such.
     """
 
-    def post(self, header: bytes, payload: memoryview) -> bool:
+    def post(self, header: bytes, payload: memoryview, note: Note) -> bool:
         """Put a frame where the peer sees it at once. False: that cannot be done now, and nothing was. ``payload`` is
-        copied."""
+        copied. ``note`` is for :meth:`left`."""
+
+    def left(self, owner: object) -> list[tuple[Note, bytes]]:
+        """What an owner posted and the peer has not read as a whole, oldest first: notes and payloads. Also after the
+        connection has ended; the peer may have read some of it since. Each is given out once."""
 
     def next_frame(self, patiently: bool) -> tuple[Header, memoryview] | None:
         """The oldest frame that nobody has read, if it is there as a whole; ``patiently``: look for it for as long as

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Flag, Header, Landing, checksum, unpack_header
-from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.interface import Loss, Note, PathSample, Purpose, Receiver
 from r2ccl.transport.memory_frame import Frame, byte_view, copy_piece
 from r2ccl.transport.memory_path import Model
 from r2ccl.transport.memory_pipe import FIN, HELLO, Notification, Pipe, Reset, Segment, Stream, WritePiece
 from r2ccl.transport.memory_reader import FrameReader
-from r2ccl.transport.memory_unread import first_frame, take_first
+from r2ccl.transport.memory_unread import Unread, first_frame, take_first
 
 if TYPE_CHECKING:
     from r2ccl.transport.memory import MemoryDevice
@@ -60,6 +60,9 @@ class MemoryConnection:
         #: Frames and writes with bytes that the kernel does not have; only the first may be begun.
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
+        #: Of all frames so far; and what was posted.
+        self._said_bytes = 0
+        self._unread = Unread()
         #: Writes of which every piece is with the adapter, and some piece may not have landed.
         self._posted: deque[Frame] = deque()
         #: What the kernel keeps for the process.
@@ -91,11 +94,16 @@ class MemoryConnection:
     def posts(self) -> MemoryConnection | None:
         return self if self._device.shares_memory and self._phase is _Phase.OPEN else None
 
-    def post(self, header: bytes, payload: memoryview) -> bool:
+    def post(self, header: bytes, payload: memoryview, note: Note) -> bool:
         if self.posts is None or self._queue:
             return False
+        assert self._out is not None
         self.send(header, bytes(payload))
+        self._unread.posted(note, bytes(payload), self._said_bytes, self._out)
         return True
+
+    def left(self, owner: object) -> list[tuple[Note, bytes]]:
+        return [] if self._out is None else self._unread.left(owner, self._out)
 
     def next_frame(self, patiently: bool) -> tuple[Header, memoryview] | None:
         """See :class:`~r2ccl.transport.interface.Posts`. Time passes for those only who return to the loop."""
@@ -228,6 +236,7 @@ class MemoryConnection:
         frame.flip_a_bit = len(frame.payload) > 0 and self._device.corrupts(self, frame.header)
         self._queue.append(frame)
         self._queued_bytes += len(frame.header) + len(frame.payload)
+        self._said_bytes += len(frame.header) + len(frame.payload)
         if not self._pump_soon:
             self._pump_soon = True
             self._loop.call_soon(self._pump_now)

@@ -169,7 +169,7 @@ class Pipe:
         self._arrives_at = 0.0
         self._ack_arrives_at = 0.0
         self._expected = 0
-        self._consumed = 0
+        self.consumed = 0  #: Bytes of streams that the reading process has taken: shared memory tells it at once.
         self._announced_edge = model.window_bytes
         self._resend: asyncio.TimerHandle | None = None
         self._probe: asyncio.TimerHandle | None = None
@@ -385,12 +385,12 @@ class Pipe:
 
     def consume(self, stream_bytes: int) -> None:
         """The process has read this much; a window that was nearly closed is announced open."""
-        self._consumed += stream_bytes
-        if self._announced_edge - self._consumed < self._model.window_bytes // 2:
+        self.consumed += stream_bytes
+        if self._announced_edge - self.consumed < self._model.window_bytes // 2:
             self._acknowledge(gap=False, number=0)
 
     def _acknowledge(self, gap: bool, number: int) -> None:
-        edge = self._consumed + self._model.window_bytes
+        edge = self.consumed + self._model.window_bytes
         self._announced_edge = edge
         if not self._back.alive:
             return

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from r2ccl.protocol.wire import HEADER_BYTES, Header, peek_header
-from r2ccl.transport.memory_pipe import Segment, Stream
+from r2ccl.transport.interface import Note
+from r2ccl.transport.memory_pipe import Pipe, Segment, Stream
 
 
 def first_frame(unread: deque[Segment]) -> tuple[Header, memoryview] | None:
@@ -26,3 +27,26 @@ def take_first(unread: deque[Segment], size: int) -> int:
     if not content.data:
         unread.popleft()
     return size
+
+
+class Unread:
+    """What one end posted, and the other has not read, as far as it was not asked for."""
+
+    def __init__(self) -> None:
+        #: Where each ends in all that was said, its note and its payload.
+        self._posted: list[tuple[int, Note, bytes]] = []
+
+    def posted(self, note: Note, payload: bytes, said_bytes: int, out: Pipe) -> None:
+        """It ends after so many bytes."""
+        self._let_go(out)
+        self._posted.append((said_bytes, note, payload))
+
+    def left(self, owner: object, out: Pipe) -> list[tuple[Note, bytes]]:
+        """Of one owner, oldest first."""
+        self._let_go(out)
+        mine = [(note, payload) for _, note, payload in self._posted if note[0] is owner]
+        self._posted = [one for one in self._posted if one[1][0] is not owner]
+        return mine
+
+    def _let_go(self, out: Pipe) -> None:
+        self._posted = [one for one in self._posted if one[0] > out.consumed]

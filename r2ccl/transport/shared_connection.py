@@ -22,16 +22,13 @@ from typing import Protocol
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
 from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, landed
-from r2ccl.transport.interface import Loss, PathSample, Purpose, Receiver
+from r2ccl.transport.interface import Loss, Note, PathSample, Purpose, Receiver
+from r2ccl.transport.shared_account import sample
 from r2ccl.transport.shared_ring import PIECE_BYTES, RingReader, RingWriter, padded
 from r2ccl.transport.shared_spin import SpinBudget
 
 #: Read from one connection in one turn of the loop, so that acknowledgements and the caller's timers have theirs.
 READ_BYTES_PER_TURN = 512 << 10
-#: What the account calls a segment.
-SEGMENT_BYTES = 4096
-#: The account's round trip: what one core needs to see what another stored, about; nobody sleeps in memory.
-ROUND_TRIP_S = 1e-6
 
 
 class Poller(Protocol):
@@ -42,8 +39,8 @@ class Poller(Protocol):
     def is_busy(self, connection: SharedConnection) -> None:
         """Look at its rings in the next turns of the loop."""
 
-    def wait_for(self, ring: RingReader) -> bool:
-        """Look at one ring until there is something, for as long as it may pay."""
+    def wait_while(self, lacks: Callable[[], bool]) -> bool:
+        """Look at a ring while it lacks something, for as long as it may pay. Returns whether it came."""
 
     def forget(self, user: SharedConnection) -> None:
         """It holds no memory and no descriptor any more."""
@@ -82,6 +79,8 @@ class SharedConnection:
         self._target: memoryview | None = None
         self._filled = 0
         self._is_reading = False
+        #: When it has ended: what was posted, not read, and not asked for yet.
+        self._left: list[tuple[Note, bytes]] = []
         #: How the peer ended: told when the ring is empty.
         self._ending: tuple[Loss, str] | None = None
 
@@ -128,20 +127,30 @@ class SharedConnection:
         """See :class:`~r2ccl.transport.interface.Connection`."""
         return self if self.is_open else None
 
-    def post(self, header: bytes, payload: memoryview) -> bool:
+    def post(self, header: bytes, payload: memoryview, note: Note) -> bool:
         """See :class:`~r2ccl.transport.interface.Posts`."""
         writer, poller = self._writer, self._poller
         if writer is None or poller is None or self._queue:
             return False
         try:
-            if not writer.post(header, payload):
+            room = padded(len(payload)) + HEADER_BYTES
+            if writer.lacks(room) and not (room <= writer.capacity and poller.wait_while(lambda: writer.lacks(room))):
                 return False
+            writer.post(header, payload, note)
         except BadFrame:
             return False  # the next to send says so
         if not self.is_hot:
             # Whoever posts looks for what is posted in return, and need not be rung for.
             poller.is_busy(self)
         return True
+
+    def left(self, owner: object) -> list[tuple[Note, bytes]]:
+        """See :class:`~r2ccl.transport.interface.Posts`."""
+        if self._writer is not None:
+            return self._writer.left(owner)
+        mine = [one for one in self._left if one[0][0] is owner]
+        self._left = [one for one in self._left if one[0][0] is not owner]
+        return mine
 
     def write(self, header: bytes, payload: memoryview, landing: object, offset: int) -> None:
         """The memory that is shared is the rings' alone: there are no one-sided writes."""
@@ -295,7 +304,7 @@ class SharedConnection:
             return None
         if reader.is_empty():
             assert self._poller is not None
-            if not patiently or not self._poller.wait_for(reader):
+            if not patiently or not self._poller.wait_while(reader.is_empty):
                 return None
         return reader.whole_frame()
 
@@ -308,24 +317,12 @@ class SharedConnection:
 
     def sample(self) -> PathSample:
         """See :class:`~r2ccl.transport.interface.Connection`."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             return PathSample(0, 0, 0.0, 0.0, True)
-        in_flight = min(writer.capacity, max(0, writer.head - writer.tail_seen()))
         unsent = sum(len(header) + len(payload) for header, payload in self._queue)
         if self._taken >= 0:
             unsent -= HEADER_BYTES + self._taken
-        acked = writer.head - in_flight
-        return PathSample(
-            in_flight_bytes=in_flight,
-            unsent_bytes=unsent,
-            silence_s=0.0,
-            rtt_s=ROUND_TRIP_S,
-            limited=in_flight == 0,
-            sent_segments=-(-writer.head // SEGMENT_BYTES),
-            answered_segments=-(-acked // SEGMENT_BYTES),
-            acked_bytes=acked,
-        )
+        return sample(self._writer, unsent)
 
     def abort(self) -> None:
         """See :class:`~r2ccl.transport.interface.Connection`."""
@@ -336,6 +333,8 @@ class SharedConnection:
         self.is_open = False
         self._queue.clear()
         self._target = self._header = None
+        if self._writer is not None:
+            self._left = self._writer.left()
         # The memory is unmapped when the last view of it is gone, one that somebody is being shown included.
         self.reader = self._writer = None
         if sock is None:

@@ -25,7 +25,6 @@ from r2ccl.transport.interface import Answer, Receiver, Region
 from r2ccl.transport.interface import Purpose as WirePurpose
 from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_handshake import Handshake, SharedProbe, address, new_socket
-from r2ccl.transport.shared_ring import RingReader
 from r2ccl.transport.shared_segment import RING_BYTES_MOST, bulk_ring_bytes
 from r2ccl.transport.shared_spin import SpinBudget
 from r2ccl.transport.sockets import Acceptor
@@ -255,26 +254,26 @@ class SharedMemoryDevice:
         finally:
             self._is_awaited = False
 
-    def wait_for(self, ring: RingReader) -> bool:
-        """Somebody cannot go on without a frame on this ring. Returns whether one came soon."""
+    def wait_while(self, lacks: Callable[[], bool]) -> bool:
+        """Somebody cannot go on while something is lacking in a ring. Returns whether it came soon."""
         budget = self.lockstep
         budget.begin()
         if not budget.is_on:
             return False
-        if self._looks_in_vain(ring):
+        if self._looks_in_vain(lacks):
             budget.missed()
             return False
         budget.paid()
         return True
 
-    def _looks_in_vain(self, ring: RingReader) -> bool:
+    def _looks_in_vain(self, lacks: Callable[[], bool]) -> bool:
         until_s = self._clock.now() + (LOCKSTEP_S if self.spin.enabled else LOCKSTEP_GIVING_WAY_S)
         while self._clock.now() < until_s:
             if not self.spin.enabled:
                 os.sched_yield()  # the rank that is waited for may want this core
-                if not ring.is_empty():
+                if not lacks():
                     return False
-            elif not all(ring.is_empty() for _ in range(LOOKS_PER_TURN)):
+            elif not all(lacks() for _ in range(LOOKS_PER_TURN)):
                 return False
         return True
 

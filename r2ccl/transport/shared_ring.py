@@ -26,20 +26,23 @@ the connection.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
 import threading
+from collections import deque
 from typing import Final
 
 from r2ccl.protocol.wire import HEADER_BYTES, BadFrame, Header, peek_header
+from r2ccl.transport.interface import Note
 
 #: Where a ring's bytes begin.
 CONTROL_BYTES: Final = 4096
 #: Frames begin at multiples of this.
 ALIGNMENT: Final = 64
 #: Bytes copied between two stores of the head or tail: the other end copies the one while this copies the next.
-PIECE_BYTES: Final = 64 << 10
+PIECE_BYTES: Final = 256 << 10
 
 _HEAD: Final = 0
 _TAIL: Final = 16
@@ -56,6 +59,18 @@ def rings_work_here() -> bool:
 def padded(size: int) -> int:
     """The size with what is left free behind it, so that the next frame is aligned."""
     return (size + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def _span(data: memoryview, where: int, size: int) -> memoryview:
+    """``size`` bytes of a ring: where they lie, or, if they wrap, a copy."""
+    at, capacity = where & (len(data) - 1), len(data)
+    if at + size <= capacity:
+        return data[at : at + size]
+    return memoryview(b"".join((data[at:], data[: at + size - capacity])))
+
+
+#: A frame that was posted: where it begins and ends, the size of its payload, its note.
+_Posted = tuple[int, int, int, Note]
 
 
 class _Ring:
@@ -84,18 +99,24 @@ class _Ring:
 class RingWriter(_Ring):
     """The writer's end."""
 
-    __slots__ = ("head",)
+    __slots__ = ("_posted", "head")
 
     def __init__(self, memory: memoryview, bell: int) -> None:
         super().__init__(memory, bell)
         self.head = 0
+        #: What was posted and the reader has not taken as a whole, oldest first.
+        self._posted: deque[_Posted] = deque()
 
     def unread(self) -> int:
-        """Bytes that the reader has not taken. Raises :class:`BadFrame` if what it says cannot be."""
-        unread = self.head - self.words[_TAIL]
+        """Bytes that must not be overwritten: those that the reader has not taken, and those it has taken of a posted
+        frame of which it lacks the rest. Raises :class:`BadFrame` if what it says cannot be."""
+        tail, posted = self.words[_TAIL], self._posted
+        unread = self.head - tail
         if not 0 <= unread <= self.capacity or unread % ALIGNMENT:
             raise BadFrame(f"a ring of {self.capacity} bytes of which {unread} are unread")
-        return unread
+        while posted and posted[0][1] <= tail:
+            posted.popleft()
+        return self.head - posted[0][0] if posted and posted[0][0] < tail else unread
 
     def tail_seen(self) -> int:
         """How far the reader says it is, whether or not that can be."""
@@ -110,25 +131,39 @@ class RingWriter(_Ring):
             self._copy(self.head + ALIGNMENT, payload)
         self._publish(self.head + ALIGNMENT + padded(size))
 
-    def post(self, header: bytes, payload: memoryview) -> bool:
-        """Write and publish a frame, if there is room for it in one piece, and wake the reader, if it sleeps. As
-        :meth:`put_whole` and :meth:`announce`, in one step. Raises :class:`BadFrame` if what the reader says cannot
-        be."""
+    def lacks(self, size: int) -> bool:
+        """Is there no room for so many bytes? Raises :class:`BadFrame` if what the reader says cannot be."""
+        return size > self.capacity - self.unread()
+
+    def post(self, header: bytes, payload: memoryview, note: Note) -> None:
+        """Write and publish a frame for which there is room, and wake the reader, if it sleeps. As :meth:`put_whole`
+        and :meth:`announce`, in one step; and it is not overwritten before the reader has taken it as a whole."""
         head, size = self.head, len(payload)
         at, end = head & (self.capacity - 1), head + ALIGNMENT + padded(size)
         begin = at + ALIGNMENT
-        if end - head > self.capacity - self.unread() or begin + size > self.capacity:
-            return False
         data, words = self.data, self.words
         data[at:begin] = header
-        if size:
+        if begin + size > self.capacity:
+            self._copy(head + ALIGNMENT, payload)
+        elif size:
             data[begin : begin + size] = payload
+        self._posted.append((head, end, size, note))
         self.head = words[_HEAD] = end
         self._barrier.acquire(blocking=False)  # the fence, without a call
         self._barrier.release()
         if words[_PARKED]:
             self._ring_bell(_PARKED)
-        return True
+
+    def left(self, owner: object = None) -> list[tuple[Note, bytes]]:
+        """Notes and payloads of an owner's (None: all) posted frames that the reader has not taken as a whole. Each is
+        given out once."""
+        with contextlib.suppress(BadFrame):
+            self.unread()
+        mine: list[_Posted] = []
+        posted, self._posted = self._posted, deque()
+        for one in posted:
+            (mine if owner is None or one[3][0] is owner else self._posted).append(one)
+        return [(note, bytes(_span(self.data, begin + ALIGNMENT, size))) for begin, _, size, note in mine]
 
     def put_header(self, header: bytes) -> None:
         """Write a header that fits, to be published with the first of its payload."""
@@ -208,14 +243,11 @@ class RingReader(_Ring):
 
     def view(self, offset: int, size: int) -> memoryview:
         """``size`` bytes at ``offset`` behind the tail: where they lie, or, if they wrap, a copy."""
-        at = (self.tail + offset) & (self.capacity - 1)
-        if at + size <= self.capacity:
-            return self.data[at : at + size]
-        return memoryview(bytes(self.data[at:]) + bytes(self.data[: at + size - self.capacity]))
+        return _span(self.data, self.tail + offset, size)
 
     def whole_frame(self) -> tuple[Header, memoryview] | None:
-        """The next frame, its header unchecked, if all of it is there and lies in one piece. What is seen here is not
-        counted as looked at: it is still news to whoever reads."""
+        """The next frame, its header unchecked, if all of it is there. What is seen here is not counted as looked at:
+        it is still news to whoever reads."""
         tail, capacity, data = self.tail, self.capacity, self.data
         readable = self.words[_HEAD] - tail
         if not HEADER_BYTES <= readable <= capacity:
@@ -223,9 +255,9 @@ class RingReader(_Ring):
         at = tail & (capacity - 1)
         header = peek_header(data, at)
         begin, size = at + HEADER_BYTES, header.payload_bytes
-        if HEADER_BYTES + size > readable or begin + size > capacity:
+        if HEADER_BYTES + size > readable:
             return None
-        return header, data[begin : begin + size]
+        return header, data[begin : begin + size] if begin + size <= capacity else _span(data, begin, size)
 
     def pass_over(self, size: int) -> None:
         """A frame was used where it lies: its room is free. As :meth:`advance` and :meth:`give_room`."""

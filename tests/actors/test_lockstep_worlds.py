@@ -1,5 +1,5 @@
-"""Worlds of one node in which nearly every operation is small: some calls find everything there and end at once, others
-go on like any other, and the memory between two ranks is lost in the middle."""
+"""Worlds of one node in which every operation is for lockstep: some calls find everything there and end at once, others
+go on like any other, and the memory between two ranks is lost in the middle, also in the middle of a chunk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from r2ccl.actors.lockstep import Lockstep
-from r2ccl.actors.operation import Move, Operation
+from r2ccl.actors.operation import Move, Operation, Planned
 from r2ccl.communicator import Communicator
 from r2ccl.config import Settings
 from r2ccl.ids import SHARED_NIC
@@ -41,9 +41,9 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted["with something taken"] += any(not move.is_send for move in made)
         goes_on(lockstep, operation, made)
 
-    def counted_again(lockstep: Lockstep, one: object) -> None:
+    def counted_again(lockstep: Lockstep, number: int, move: Move, planned: Planned, payload: bytes) -> None:
         counted["again"] += 1
-        again(lockstep, one)  # type: ignore[arg-type]
+        again(lockstep, number, move, planned, payload)
 
     monkeypatch.setattr(Lockstep, "_take", counted_take)
     monkeypatch.setattr(Lockstep, "_goes_on", counted_goes_on)
@@ -57,7 +57,7 @@ async def _call(comm: Communicator, ranks: int, seed: int, group: int) -> None:
     haste = own.choice((0.0, 1e-4, 1e-3))
     window: list[tuple[asyncio.Future[None], np.ndarray, np.ndarray]] = []
     for number in range(CALLS):
-        elements, kind = same.choice((0, 1, 5, 200)), same.random()
+        elements, kind = same.choice((0, 1, 5, 200, 200, 9000)), same.random()
         if own.random() < 0.5:
             await asyncio.sleep(own.uniform(0, haste))
         if kind < 0.1:

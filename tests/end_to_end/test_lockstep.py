@@ -71,6 +71,22 @@ async def play(comm):
     assert (code, out) == (0, [f"[{rank}] right" for rank in range(ranks)]), err
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_size_is_right_up_to_chunks_that_fill_half_of_a_ring(tmp_path: Path, ranks: int) -> None:
+    text = """
+async def play(comm):
+    for number in range(300):
+        x = np.arange((number * number * 37) % 1_200_001, dtype=np.float32) % 1024 + comm.rank
+        right = comm.size * (np.arange(x.size, dtype=np.float32) % 1024) + sum(range(comm.size))
+        await comm.all_reduce(x)
+        assert np.array_equal(x, right), (number, x.size)
+    assert done_within_a_call > 0 or comm.size > 2
+    print("right")
+"""
+    code, out, err = played(tmp_path, text, ranks)
+    assert (code, out) == (0, [f"[{rank}] right" for rank in range(ranks)]), err
+
+
 def test_what_calls_on_when_the_last_is_over_does_not_go_deeper_each_time(tmp_path: Path) -> None:
     text = """
 async def play(comm):

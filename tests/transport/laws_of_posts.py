@@ -6,7 +6,9 @@ import asyncio
 
 from r2ccl.protocol.wire import Header, Kind, pack_control
 from r2ccl.transport.interface import Connection, Posts
-from tests.transport.harness import HUGE, SMALL, World, chunk_header, pattern
+from tests.transport.harness import HUGE, LARGE, SMALL, World, chunk_header, pattern
+
+NOTE = ("whose",)
 
 
 def short_way(connection: Connection) -> Posts:
@@ -27,7 +29,7 @@ async def what_was_posted_is_found_before_the_loop_looks_and_comes_no_other_way(
     _, other, here, there = await world.pair()
     for number, size in enumerate((0, 1, 900, SMALL)):
         payload = pattern(size, number)
-        assert short_way(here).post(chunk_header(payload, number), memoryview(payload))
+        assert short_way(here).post(chunk_header(payload, number), memoryview(payload), NOTE)
         header, seen = await found(world, short_way(there))
         assert (header.kind, header.chunk, bytes(seen)) == (Kind.CHUNK, number, payload)
         short_way(there).take((header, seen))
@@ -45,7 +47,7 @@ async def what_nobody_takes_comes_like_any_other_in_its_place(world: World) -> N
         else:
             await world.until_true(
                 lambda number=number, payload=payload: short_way(here).post(  # type: ignore[misc]
-                    chunk_header(payload, number), memoryview(payload)
+                    chunk_header(payload, number), memoryview(payload), NOTE
                 )
             )
     header, _ = await found(world, short_way(there))
@@ -57,7 +59,7 @@ async def what_nobody_takes_comes_like_any_other_in_its_place(world: World) -> N
 async def the_first_is_taken_and_the_loop_reads_the_second(world: World) -> None:
     _, other, here, there = await world.pair()
     first, second = pattern(10, 1), pattern(20, 2)
-    assert short_way(here).post(chunk_header(first, 1), memoryview(first))
+    assert short_way(here).post(chunk_header(first, 1), memoryview(first), NOTE)
     frame = await found(world, short_way(there))
     here.send(chunk_header(second, 2), second)
     short_way(there).take(frame)
@@ -69,9 +71,9 @@ async def nothing_is_posted_before_what_waits(world: World) -> None:
     _, other, here, _ = await world.pair()
     large, small = pattern(HUGE), pattern(10)
     here.send(chunk_header(large, 0), large)
-    assert not short_way(here).post(chunk_header(small, 1), memoryview(small))
+    assert not short_way(here).post(chunk_header(small, 1), memoryview(small), NOTE)
     await world.until(lambda: bool(other.hears.payloads()))
-    await world.until_true(lambda: short_way(here).post(chunk_header(small, 1), memoryview(small)))
+    await world.until_true(lambda: short_way(here).post(chunk_header(small, 1), memoryview(small), NOTE))
     await world.until(lambda: len(other.hears.payloads()) == 2)
     assert other.hears.chunk_numbers() == [0, 1]
 
@@ -89,8 +91,39 @@ async def nothing_is_found_or_posted_once_the_connection_has_ended(world: World)
     posts, theirs = short_way(here), short_way(there)
     here.abort()
     assert here.posts is None
-    assert not posts.post(chunk_header(b"x"), memoryview(b"x"))
+    assert not posts.post(chunk_header(b"x"), memoryview(b"x"), NOTE)
     assert posts.next_frame(True) is None
     await world.until(lambda: bool(other.hears.of("lost")))
     assert there.posts is None
     assert theirs.next_frame(True) is None
+
+
+async def what_was_posted_and_not_read_is_given_out_once_to_whom_it_belongs(world: World) -> None:
+    _, other, here, there = await world.pair()
+    mine, yours = object(), object()
+    frames = [(pattern(900, number), (yours if number == 1 else mine, number)) for number in range(3)]
+    for number, (payload, note) in enumerate(frames):
+        await world.until_true(
+            lambda number=number, payload=payload, note=note: short_way(here).post(  # type: ignore[misc]
+                chunk_header(payload, number), memoryview(payload), note
+            )
+        )
+        if number == 0:
+            short_way(there).take(await found(world, short_way(there)))
+    posts = short_way(here)
+    assert posts.left(mine) == [(frames[2][1], frames[2][0])]
+    assert posts.left(mine) == []
+    await world.until(lambda: len(other.hears.payloads()) == 2)
+    assert posts.left(yours) == []
+
+
+async def what_was_posted_and_not_read_is_left_when_the_connection_has_ended(world: World) -> None:
+    _, other, here, _ = await world.pair()
+    payload = pattern(LARGE)
+    posts, note = short_way(here), (here, 1)
+    other.hears.reactions["destination"] = lambda there: there.abort()
+    assert posts.post(chunk_header(payload), memoryview(payload), note)
+    await world.until(lambda: here.posts is None)
+    assert posts.left(object()) == []
+    assert posts.left(here) == [(note, payload)]
+    assert posts.left(here) == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from r2ccl.transport import shared_memory
 from r2ccl.transport.interface import Connection
 from r2ccl.transport.shared_memory import ANSWERS_PER_TURN, LOCKSTEP_SKIP_MAX, SharedMemoryDevice
-from r2ccl.transport.shared_ring import RingReader
 from r2ccl.transport.shared_spin import SpinBudget
 from tests.transport.harness import World, chunk_header
 from tests.transport.test_shared_memory import device_of, play
@@ -55,8 +56,8 @@ def test_who_cannot_go_on_waits_for_a_while_but_not_each_time(monkeypatch: pytes
     looked: list[bool] = []
     look = SharedMemoryDevice._looks_in_vain
 
-    def counted(device: SharedMemoryDevice, ring: RingReader) -> bool:
-        looked.append(look(device, ring))
+    def counted(device: SharedMemoryDevice, lacks: Callable[[], bool]) -> bool:
+        looked.append(look(device, lacks))
         return looked[-1]
 
     async def story(world: World) -> None:
@@ -69,7 +70,7 @@ def test_who_cannot_go_on_waits_for_a_while_but_not_each_time(monkeypatch: pytes
         assert 100 // LOCKSTEP_SKIP_MAX <= len(looked) < 20
         assert all(looked)
         assert here.posts is not None
-        assert here.posts.post(chunk_header(WORDS, 0), memoryview(WORDS))
+        assert here.posts.post(chunk_header(WORDS, 0), memoryview(WORDS), ("whose",))
         frame = posts.next_frame(True)
         assert frame is not None
         assert bytes(frame[1]) == WORDS

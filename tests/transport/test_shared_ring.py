@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from r2ccl.protocol.wire import BadFrame
+from r2ccl.protocol.wire import BadFrame, Kind, pack_header
 from r2ccl.transport.shared_ring import ALIGNMENT, CONTROL_BYTES, RingReader, RingWriter, padded
 from r2ccl.transport.shared_segment import (
     RING_BYTES_LEAST,
@@ -91,6 +91,39 @@ def test_the_end_of_a_payload_waits_for_room_for_what_pads_it(ends: Ends) -> Non
     assert ends.writer.put(bytes(65), 0, 64) == 64
     assert ends.writer.put(bytes(65), 64, 0) == 64
     assert ends.writer.put(bytes(65), 64, 64) == 65
+
+
+def test_posted_frames_of_all_sizes_are_found_however_they_wrap(ends: Ends) -> None:
+    rng = random.Random(5)
+    for number in range(2000):
+        payload = pattern(rng.choice((0, 1, 64, 1000, CAPACITY // 2, CAPACITY - ALIGNMENT)), number)
+        header = pack_header(Kind.CHUNK, 0, len(payload), 1, number)
+        assert not ends.writer.lacks(ALIGNMENT + padded(len(payload)))
+        ends.writer.post(header, memoryview(payload), ("whose", number))
+        frame = ends.reader.whole_frame()
+        assert frame is not None
+        assert (frame[0].operation, bytes(frame[1])) == (number, payload)
+        ends.reader.pass_over(ALIGNMENT + padded(len(payload)))
+    assert ends.writer.left() == []
+
+
+def test_a_posted_frame_of_which_a_part_was_read_is_not_overwritten(ends: Ends) -> None:
+    """Its reader may end before it has read the rest, and then all of it is wanted again."""
+    first, second = pattern(CAPACITY // 2, 1), pattern(CAPACITY // 4, 2)
+    ends.writer.post(HEADER, memoryview(first), ("whose", 1))
+    ends.writer.post(HEADER, memoryview(second), ("whose", 2))
+    ends.take(ALIGNMENT)
+    ends.take(len(first) - ALIGNMENT)
+    assert ends.writer.lacks(CAPACITY // 2)
+    assert [(note, payload) for note, payload in ends.writer.left()] == [(("whose", 1), first), (("whose", 2), second)]
+    assert not ends.writer.lacks(CAPACITY // 2)
+
+
+def test_what_the_reader_says_cannot_be_and_what_was_posted_is_there_all_the_same(ends: Ends) -> None:
+    payload = pattern(100)
+    ends.writer.post(HEADER, memoryview(payload), ("whose", 1))
+    ends.writer.words[TAIL] = 3
+    assert ends.writer.left() == [(("whose", 1), payload)]
 
 
 def test_a_reader_that_looks_by_itself_is_not_rung_for(ends: Ends) -> None:
