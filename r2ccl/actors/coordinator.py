@@ -243,10 +243,8 @@ class Coordinator(Actor):
                 assert operation.held is not None
                 self._take_in(operation, *released, operation.held.pop(released))
             todo += reversed(held)
-            if machine.is_received(receive):
-                source = operation.planned.waits.program.receives[receive].source
-                if source in operation.planned.bulky_sources:
-                    self.inbox.acks_wanted.add(source)
+            if machine.is_received(receive) and (source := operation.received_all(receive)) >= 0:
+                self.inbox.acks_wanted.add(source)
         if machine.chunks_left == 0:
             self.ledger.finish(operation.number)
             self.end_if_complete(operation)

@@ -241,6 +241,7 @@ class Lockstep:
                     self._ledger.accept(number, move.step, move.peer, 0)
                     self._ledger.owe_nothing(number, move.step, move.peer)
                 to_send.update(dict.fromkeys(machine.applied(move.part, 0)[0]))
+                operation.received_all(move.part)
         for piece in to_send:
             self._sending.send(operation, piece)
         if number in self._inbox.parked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -134,6 +135,8 @@ class Operation:
     #: When it was last announced to all; never, at first.
     announced_at_s = -math.inf
     laggards_logged = False
+    #: Transfers still to come of each bulky source; None: of all.
+    transfers_left: dict[int, int] | None = None
     #: Peers that we asked to say when they are in it.
     asked: frozenset[int] = frozenset()
     #: When it fails if it has not ended; put off by our own absences, of which so much has been counted.
@@ -169,6 +172,18 @@ class Operation:
                 Buffer(np.empty(planned.work_elements, like.array.dtype), like.dtype_name, None),
             )
         self._copy(planned.first)
+
+    def received_all(self, receive: int) -> int:
+        """All of a transfer is there. The bulky source of which nothing more is to come now; -1: none."""
+        planned = self.planned
+        source = planned.waits.program.receives[receive].source
+        if source not in planned.bulky_sources:
+            return -1
+        left = self.transfers_left
+        if left is None:
+            left = self.transfers_left = Counter(one.source for one in planned.waits.program.receives)
+        left[source] -= 1
+        return -1 if left[source] else source
 
     def hold(self, receive: int, chunk: int, scratch: Scratch | None) -> None:
         """A piece arrived before its turn."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r2ccl.config import CHUNK_BYTES_MOST, KIB
-from r2ccl.planner.cost import Wires, measured_wires
+from r2ccl.planner.cost import DELTA_S_PER_BYTE, Wires, measured_wires
 from r2ccl.planner.node_places import grouped
 from r2ccl.planner.requests import CollectiveKind, Request
 from r2ccl.topology import Member, Nic
@@ -27,6 +27,10 @@ from r2ccl.tuning import Tuning, WireCost
 DEFAULT_LATENCY_S = 30e-6
 #: Where the system doesn't say how fast a NIC is (loopback, veth): 10 Gbit/s, which one core can just about fill.
 DEFAULT_BANDWIDTH_BYTES_S = 1.25e9
+#: A byte's second trip to memory between ranks of one machine, where nothing was measured. With a network's figure four
+#: ranks would go by the ring from 400 KiB up; but halving and doubling, with four steps instead of six, took less time
+#: up to 2 MiB by shared memory and 4 MiB by loopback, by a tenth to a third.
+DELTA_ON_ONE_MACHINE_S_PER_BYTE = 1.5e-11
 #: So much larger may chunks be between ranks of one machine than over a network.
 ON_ONE_MACHINE = 8
 #: And so much larger what counts as small: a collective of two or four ranks took half the time from copies at 128 KiB,
@@ -98,7 +102,8 @@ class Picture:
     def wires(self, chunk_bytes: int) -> Wires:
         """Of a rank, over all its NICs, in chunks of that size."""
         if self.tuning is None or self.cost is None:
-            return Wires(self.latency_s, self.seconds_per_byte, chunk_bytes)
+            delta = DELTA_S_PER_BYTE if self.wire == "network" else DELTA_ON_ONE_MACHINE_S_PER_BYTE
+            return Wires(self.latency_s, self.seconds_per_byte, chunk_bytes, delta_s_per_byte=delta)
         return measured_wires(self.cost, self.seconds_per_byte, self.tuning.gamma_s_per_byte, chunk_bytes)
 
     @property
