@@ -114,7 +114,7 @@ class Settings:
         "use these where they are allowed, such as all_reduce=ring,broadcast=chain; empty: what should be fastest",
     )
     credit_bytes: int = setting(
-        1 * MIB, "R2CCL_CREDIT_BYTES", "bytes", "unsolicited bytes a peer may send; memory bound = peers x this"
+        1 * MIB, "R2CCL_CREDIT_BYTES", "bytes", "unsolicited bytes a peer may send (4 x on one machine): memory bound"
     )
     heartbeat_s: float = setting(0.010, "R2CCL_HEARTBEAT", "s", "period of beats on links with unacknowledged chunks")
     idle_beat_s: float = setting(

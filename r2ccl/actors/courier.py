@@ -35,7 +35,7 @@ class Courier:
         self.ledgers: dict[int, Ledger] = {}
         settings = shared.settings
         written_above = settings.eager_bytes if shared.one_sided else None
-        self.outboxes = {peer: Outbox(peer, settings.credit_bytes, written_above) for peer in shared.peers}
+        self.outboxes = {peer: Outbox(peer, shared.credit_bytes(peer), written_above) for peer in shared.peers}
         #: What was written one-sided on links that were lost since, until the peer has fenced them:
         #: (peer, own NIC, peer's NIC) -> incident and parcels. Bounded by the lanes' windows.
         self._unfenced: dict[tuple[int, int, int], tuple[int, list[Parcel]]] = {}

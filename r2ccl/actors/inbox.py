@@ -170,7 +170,7 @@ class Inbox:
         """The bytes are there. A slower writer of the same chunk is displaced before anybody touches the
         destination."""
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
-        self._owe(header)
+        self._owe(header, counts)
         if not counts:
             if landing.scratch is not None:
                 self.pool.give(landing.scratch)
@@ -205,7 +205,7 @@ class Inbox:
         if receive < 0:
             return
         counts, owner = self.ledger.accept(header.operation, header.step, header.source, header.chunk)
-        self._owe(header)
+        self._owe(header, counts)
         if not counts:
             self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
             return
@@ -229,7 +229,7 @@ class Inbox:
             if receive >= 0 and header.operation in self.running:
                 self.coordinator.whole_arrived(operation, receive, header.chunk, memoryview(payload))
             # Its sender may wait to hear that we are here: what was parked counts against the credit until then.
-            self._owe(header)
+            self._owe(header, False)
         self.coordinator.flush_acks()
 
     def forget(self, operation: int) -> None:
@@ -269,9 +269,10 @@ class Inbox:
                 return True
         return False
 
-    def _owe(self, header: Header) -> None:
+    def _owe(self, header: Header, is_new: bool) -> None:
         if header.flags & Flag.LOCKSTEP:
-            self.ledger.owe_nothing(header.operation, header.step, header.source)
+            if is_new:  # else it may have come before from who waits for the acknowledgement
+                self.ledger.owe_nothing(header.operation, header.step, header.source)
             return
         (self.acks_wanted if header.flags & Flag.ACK_WANTED else self.acks_owed).add(header.source)
 
@@ -282,4 +283,4 @@ class Inbox:
     def duplicate(self, connection: Connection, header: Header) -> None:
         """A chunk that was here already: acknowledged again, no more."""
         self._shared.counters.link(connection.local_nic, header.source).duplicate_chunks += 1
-        self._owe(header)
+        self._owe(header, False)

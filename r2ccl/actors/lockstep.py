@@ -15,11 +15,12 @@ whole, and when a path to the peer changes what was not is sent again (``resync`
 over there drops what it has. That is all that is kept, and copied only then.
 
 Only operations in which every rank hears of every other are for it, so nobody runs ahead of a rank by more than one
-operation of a communicator, which needs no credit.
+operation of a communicator. What is small, and goes out from a copy anyway, needs no credit then; else it does.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from r2ccl.actors.asks import Asks
@@ -42,8 +43,12 @@ _LOCKSTEP = Flag.LOCKSTEP
 #: So many operations are done within a call each; then the loop has a turn. Whoever awaits the last lets it have that,
 #: and what is called before, such as by what each one's end calls back, goes the usual way.
 CALLS_PER_TURN = 16
-#: One that moves more than this takes all of a turn's share.
+#: One of more than this takes all of a turn's share, and chunks need credit.
 SMALL_BYTES = 128 << 10
+#: Each move may have to be waited for. So many are waited for in any case; of longer operations no more is begun in
+#: lockstep after this long.
+MOVES_UNTIMED = 4
+LONGEST_S = 0.01
 #: A peer that no memory is shared with may share some later.
 LOOK_AGAIN_AFTER = 256
 
@@ -75,6 +80,7 @@ class Lockstep:
         self._courier = host.courier
         self._ledger = host.ledger
         self._communicator = host.communicator
+        self._clock = host.shared.clock
         self._is_possible = not host.shared.one_sided
         #: The short way to a peer, and the counters of its link.
         self._ways: dict[int, tuple[Posts, LinkCounters]] = {}
@@ -91,7 +97,14 @@ class Lockstep:
         parked = self._inbox.parked.get(number, ())
         if parked and any(header.flags != _LOCKSTEP for header, _ in parked):
             return False
+        until_s = math.inf
         for made, move in enumerate(moves):
+            if made >= MOVES_UNTIMED:
+                now = self._clock.now()
+                until_s = min(until_s, now + LONGEST_S)
+                if now > until_s:
+                    self._goes_on(operation, moves[:made])
+                    return True
             if not (self._post(operation, move) if move.is_send else self._take(operation, move)):
                 if made:
                     self._goes_on(operation, moves[:made])
@@ -102,8 +115,7 @@ class Lockstep:
     def _all_made(self, operation: Operation) -> None:
         number = operation.number
         self._ledger.finish(number)
-        for peer in operation.planned.unheard:
-            self._courier.peer_entered(peer, self._communicator, number)  # all have, or it would not be over
+        self._all_entered(operation)
         if number in self._inbox.parked:
             for move in operation.planned.moves:
                 if not move.is_send:
@@ -113,6 +125,11 @@ class Lockstep:
             operation.work.give_way()
             self._host.shared.loop.call_soon(self._turn)
         self._host.end(operation)
+
+    def _all_entered(self, operation: Operation) -> None:
+        """It is known of who says nothing to us, too."""
+        for peer in operation.planned.unheard:
+            self._courier.peer_entered(peer, self._communicator, operation.number)
 
     def _turn(self) -> None:
         """The loop has had a turn."""
@@ -180,6 +197,9 @@ class Lockstep:
         posts, counters = way
         number, start, stop = operation.number, move.start, move.stop
         payload, size = operation.arrays[move.array].bytes[start:stop], stop - start
+        is_free = size <= SMALL_BYTES and operation.planned.copied[move.part]
+        if not is_free and not self._courier.outboxes[move.peer].may_post(self._communicator, number, size):
+            return False
         header = pack_header(
             _CHUNK, _LOCKSTEP, size, self._communicator, number, move.step, self._rank, move.peer, 0, move.fingerprint,
             number,
@@ -206,6 +226,8 @@ class Lockstep:
         posts.take(frame)
         counters.received_bytes += move.stop - move.start
         counters.received_chunks += 1
+        if move.is_final:
+            self._all_entered(operation)
         outbox = self._courier.outboxes[move.peer]
         if not outbox.is_level(self._communicator, operation.number):
             self._courier.completed_by(move.peer, self._communicator, operation.number)

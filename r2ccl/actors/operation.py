@@ -97,6 +97,8 @@ class Move(NamedTuple):
     array: int
     start: int
     stop: int
+    #: What comes is part of the result, which has something of every rank: all have entered.
+    is_final: bool
 
 
 class Exchange(NamedTuple):

@@ -23,10 +23,10 @@ from r2ccl.protocol.collective import CollectiveMachine, Waits, prepare
 from r2ccl.reduction import Op, Reducer, finish, kernel_name, reducer
 from r2ccl.schedule.ir import Program, Receive, Send
 
-#: The largest chunk that is moved in lockstep: two fill a ring, and a rank posts the second while its peer reads the
-#: first.
+#: The largest chunk that is moved in lockstep: half of a ring, so that a second is posted when the first was read.
 LOCKSTEP_CHUNK_MAX = 1 << 20
-#: And the most that a rank sends of one operation: its loop waits that long, 1 ms, or 4 where two ranks share a core.
+#: And the most that a rank sends of one operation, while its loop waits: 1 ms, or 4 where two ranks share a core, if
+#: nobody is late.
 LOCKSTEP_SENT_MAX = 6 << 20
 #: Kinds of calls remembered; a program that varies its sizes for ever starts over.
 PLANS_MAX = 1024
@@ -273,14 +273,17 @@ def moves_of(planned: Planned) -> tuple[Move, ...]:
 
 def _send(planned: Planned, index: int) -> Move:
     send, ((start, stop),) = planned.waits.program.sends[index], planned.send_spans[index]
-    return Move(True, index, send.target, send.step, planned.send_marks[index], planned.send_arrays[index], start, stop)
+    return Move(
+        True, index, send.target, send.step, planned.send_marks[index], planned.send_arrays[index], start, stop, False
+    )
 
 
 def _receive(planned: Planned, index: int) -> Move:
     receive, ((start, stop),) = planned.waits.program.receives[index], planned.receive_spans[index]
+    is_final = planned.reduce is not None and not receive.reduce
     return Move(
         False, index, receive.source, receive.step, planned.receive_marks[index], planned.receive_arrays[index],
-        start, stop,
+        start, stop, is_final,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from r2ccl.protocol.baseline import Strictness
 from r2ccl.protocol.dial_patience import crowd
 from r2ccl.protocol.evidence import EvidenceLimits, LinkEvidence, SwitchBudget
 from r2ccl.protocol.nic_session import SessionTimes
+from r2ccl.protocol.outbox import CREDIT_ON_ONE_MACHINE
 from r2ccl.telemetry.counters import Counters
 from r2ccl.telemetry.event_log import EventLog
 from r2ccl.topology import AddressBook, Endpoint, Nic, shared_memory_endpoint
@@ -69,6 +70,11 @@ class Shared:
     def tuning(self) -> Tuning | None:
         """What messages cost, the same on all ranks: what rank 0 announced."""
         return self.members[0].tuning
+
+    def credit_bytes(self, peer: int) -> int:
+        """How much of operations that it has not entered the peer keeps."""
+        is_near = self.members[peer].node == self.members[self.rank].node
+        return self.settings.credit_bytes * (CREDIT_ON_ONE_MACHINE if is_near else 1)
 
     @property
     def size(self) -> int:

@@ -24,6 +24,7 @@ from r2ccl.cli.plain_table import aligned
 from r2ccl.cli.tune_report import told_of
 from r2ccl.config import Reading, Settings, environment, read_settings, shown_value
 from r2ccl.errors import ConfigurationError
+from r2ccl.protocol.outbox import CREDIT_ON_ONE_MACHINE
 from r2ccl.reduction import kernel_name
 from r2ccl.rendezvous.launch import place
 from r2ccl.topology import device_label
@@ -105,13 +106,16 @@ def _tuning(found: TuningFile | None) -> dict[str, Any] | None:
 
 
 def memory_bound(credit_bytes: int, ranks: int) -> dict[str, Any]:
-    """How much may arrive at a rank before it has called the operation that it belongs to: peers x credit."""
-    bound = (ranks - 1) * credit_bytes
+    """How much may arrive at a rank before it has called the operation that it belongs to: peers x credit, and more
+    where they are on its machine."""
+    bound, near = (ranks - 1) * credit_bytes, CREDIT_ON_ONE_MACHINE
     return {
         "credit_bytes": credit_bytes,
         "ranks": ranks,
         "bytes": bound,
-        "formula": f"peers x credit: for {ranks} ranks {ranks - 1} x {credit_bytes} = {bound} bytes per rank",
+        "one_machine_bytes": near * bound,
+        "formula": f"peers x credit: for {ranks} ranks {ranks - 1} x {credit_bytes} = {bound} bytes per rank; "
+        f"{near} x as much of peers on its machine",
     }
 
 

@@ -22,6 +22,9 @@ from r2ccl.protocol.wire import Ack, Landing
 #: A peer is sent nothing of operations this far beyond those that it has entered: small chunks would fit its credit by
 #: the hundred thousand, and empty ones without end.
 OPERATIONS_AHEAD_MAX = 1 << 14
+#: So much more may be sent to a rank of the same machine: memory brings large chunks at once, and in a ring of four
+#: ranks three of them before it is known who is late.
+CREDIT_ON_ONE_MACHINE = 4
 #: Chunks, and their bytes, that may go out from copies and outlive their operations before operations wait for
 #: acknowledgements after all: a root that never waits would run ahead without end.
 COPIES_MAX = 1024
@@ -107,7 +110,17 @@ class Outbox:
         if self._held or not self._fits_credit(parcel):
             self._held.append(parcel)
             return False
-        self._charge(parcel)
+        self._charge(parcel.communicator, parcel.operation, len(parcel.payload))
+        return True
+
+    def may_post(self, communicator: int, operation: int, size: int) -> bool:
+        """May so many bytes of the operation go to the peer beside everything here? They are charged, if it has not
+        entered it."""
+        if operation < self._entered.get(communicator, 0):
+            return True
+        if self._held or self.unsolicited_bytes + size > self.credit_bytes:
+            return False
+        self._charge(communicator, operation, size)
         return True
 
     @property
@@ -331,15 +344,14 @@ class Outbox:
             return False
         return self.unsolicited_bytes + len(parcel.payload) <= self.credit_bytes
 
-    def _charge(self, parcel: Parcel) -> None:
-        size = len(parcel.payload)
-        unsolicited = self._unsolicited.get(parcel.communicator)
+    def _charge(self, communicator: int, operation: int, size: int) -> None:
+        unsolicited = self._unsolicited.get(communicator)
         if unsolicited is None:
-            unsolicited = self._unsolicited[parcel.communicator] = ByNumber()
-        if parcel.operation in unsolicited:
-            unsolicited[parcel.operation] += size
+            unsolicited = self._unsolicited[communicator] = ByNumber()
+        if operation in unsolicited:
+            unsolicited[operation] += size
         else:
-            unsolicited.put(parcel.operation, size)
+            unsolicited.put(operation, size)
         self.unsolicited_bytes += size
 
     def release(self) -> list[Parcel]:
@@ -353,7 +365,7 @@ class Outbox:
             if parcel.operation < self._entered.get(parcel.communicator, 0):
                 released.append(parcel)
             elif not still and self._fits_credit(parcel):
-                self._charge(parcel)
+                self._charge(parcel.communicator, parcel.operation, len(parcel.payload))
                 released.append(parcel)
             else:
                 still.append(parcel)

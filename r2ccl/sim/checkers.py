@@ -5,7 +5,7 @@
                   messages of a channel are received in the order in which they are sent
     Deliveries    no chunk reaches an operation twice, and one that ended well has had every chunk
     Epochs        an operation was planned from one picture on all ranks
-    Memory        what waits for a call stays within peers x credit; when all is done, nothing is kept
+    Memory        what waits for a call stays within the credit of all peers; when all is done, nothing is kept
     Openness      after the end no connection, task or timer is left
     Composure     no actor failed, nothing was logged as an error
 
@@ -285,7 +285,7 @@ class Memory:
         shared = coordinator.shared
         self._shared = shared
         self._complaints = complaints
-        self._bytes_max = len(shared.peers) * shared.settings.credit_bytes
+        self._bytes_max = sum(map(shared.credit_bytes, shared.peers))
 
     def look(self) -> None:
         """Now, in the middle of things."""

@@ -222,8 +222,8 @@ class Trial:
     async def _make(self, rank: int, number: int, group: Group, parent: Communicator) -> None:
         """By ``new_group``; ranks don't at the same time."""
         await self._pause(rank, group.parts[group.members.index(rank)].begins_s)
-        runtime, settings = self.world.runtimes[rank], self.scenario.shape.settings
-        most = len(runtime.shared.peers) * settings.credit_bytes
+        runtime = self.world.runtimes[rank]
+        most = sum(map(runtime.shared.credit_bytes, runtime.shared.peers))
         if (stranded := runtime.desk.stranded_bytes()) > most:
             self.complaints.add(f"rank {rank} kept {stranded} bytes for a communicator to come, of at most {most}")
         self._has(rank, number, await parent.new_group([parent.members.index(member) for member in group.members]))

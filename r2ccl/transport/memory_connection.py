@@ -366,8 +366,8 @@ class MemoryConnection:
         content = segment.content
         if isinstance(content, Stream):
             assert self._in is not None
+            self._reader.feed(content.data)  # before it counts as read: it may be refused
             self._in.consume(len(content.data))
-            self._reader.feed(content.data)
         elif isinstance(content, Notification):
             self._landed(content)
         elif content is HELLO:

@@ -285,9 +285,9 @@ class SharedConnection:
         if self._target is not None:
             reader.copy_to(self._target[self._filled : self._filled + size])
         self._filled += size
-        reader.advance(padded(size))
         if size == left:
-            self._landed(header)
+            self._landed(header)  # before it counts as read: it may be refused
+        reader.advance(padded(size))
         return True
 
     def _landed(self, header: Header) -> None:

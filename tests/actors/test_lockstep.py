@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from r2ccl.actors.lockstep import CALLS_PER_TURN, Lockstep
+from r2ccl.actors.inbox import Inbox
+from r2ccl.actors.lockstep import CALLS_PER_TURN, LONGEST_S, MOVES_UNTIMED, Lockstep
+from r2ccl.actors.operation import Move, Operation
 from r2ccl.communicator import Communicator
 from r2ccl.config import Settings
 from r2ccl.ids import SHARED_NIC
 from r2ccl.protocol.ledger import Ledger
 from r2ccl.protocol.outbox import Outbox
-from r2ccl.protocol.wire import Ack
+from r2ccl.protocol.wire import Ack, Flag, Kind, pack_header, unpack_header
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
+from r2ccl.telemetry.counters import Counters
 from r2ccl.transport.interface import Loss
 from r2ccl.transport.memory import MemoryDevice
 from r2ccl.transport.memory_path import Model
@@ -119,6 +123,43 @@ def test_a_chunk_that_came_spoiled_and_then_in_lockstep_is_not_asked_for() -> No
     ledger.spoiled(0, 0, 1, 0, 1)
     ledger.finish(0)
     assert ledger.missing(1) == []
+
+
+def test_a_second_copy_in_lockstep_does_not_take_back_what_the_first_is_owed() -> None:
+    shared = SimpleNamespace(counters=Counters())
+    inbox = Inbox(7, shared, None, None, None, Ledger())  # type: ignore[arg-type]
+    ordinary = unpack_header(pack_header(Kind.CHUNK, 0, 4, 7, 0, 5, 1))
+    posted = unpack_header(pack_header(Kind.CHUNK, Flag.LOCKSTEP, 4, 7, 0, 5, 1))
+    inbox.ledger.accept(0, 5, 1, 0)
+    inbox.duplicate(SimpleNamespace(local_nic=0), ordinary)
+    inbox.duplicate(SimpleNamespace(local_nic=0), posted)
+    assert inbox.ledger.acknowledge(1) != ()
+
+
+def test_a_long_operation_does_not_wait_for_each_of_its_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    async def main() -> None:
+        world = await _world(4)
+        await _warm(world.communicators)
+        lockstep = world.communicators[0]._coordinator._lockstep
+        now = 0.0
+
+        def waited(self: Lockstep, operation: Operation, move: Move) -> bool:
+            nonlocal now
+            now += 0.002
+            return True
+
+        monkeypatch.setattr(Lockstep, "_post", waited)
+        monkeypatch.setattr(Lockstep, "_take", waited)
+        monkeypatch.setattr(Lockstep, "_goes_on", lambda self, operation, moves: made.append(len(moves)))
+        lockstep._clock = SimpleNamespace(now=lambda: now)
+        world.communicators[0].all_reduce(np.ones(1 << 18, np.float32))  # by the ring: twelve moves
+        for runtime in world.runtimes:
+            runtime.abort()
+
+    run(main())
+    assert made == [MOVES_UNTIMED + LONGEST_S / 0.002 + 1]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -102,7 +102,10 @@ def test_nics_that_would_not_do_are_an_error_among_the_rest() -> None:
 def test_the_bound_on_memory_is_told_with_its_formula_and_numbers() -> None:
     bound = memory_bound(1 << 20, 8)
     assert bound["bytes"] == 7 << 20
-    assert bound["formula"] == "peers x credit: for 8 ranks 7 x 1048576 = 7340032 bytes per rank"
+    assert bound["formula"] == (
+        "peers x credit: for 8 ranks 7 x 1048576 = 7340032 bytes per rank; 4 x as much of peers on its machine"
+    )
+    assert bound["one_machine_bytes"] == 28 << 20
     assert gather({})["memory_bound"]["ranks"] == 8
     job = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert gather({**job, "R2CCL_CREDIT_BYTES": "1000"})["memory_bound"]["bytes"] == 2000

@@ -69,6 +69,19 @@ def test_an_entered_operation_is_released_from_behind_one_that_is_not() -> None:
     assert box.entered(OTHER, 0) == [blocked[2]]
 
 
+def test_what_is_posted_counts_against_the_credit_until_the_peer_has_entered() -> None:
+    box = outbox()
+    assert box.may_post(WORLD, 0, 60)
+    assert not box.may_post(OTHER, 0, 60)
+    assert box.submit(parcel(0, 0, 40))
+    assert not box.submit(parcel(0, 1, 1))
+    assert not box.may_post(WORLD, 0, 0)  # nothing overtakes what is held
+    assert len(box.entered(WORLD, 0)) == 1
+    assert box.unsolicited_bytes == 0
+    assert box.may_post(WORLD, 0, 1000)
+    assert box.unsolicited_bytes == 0
+
+
 def test_communicators_are_entered_apart_and_share_the_credit() -> None:
     box = outbox()
     assert box.submit(parcel(0, 0, 60, world=OTHER))

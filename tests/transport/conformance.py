@@ -93,6 +93,8 @@ LAWS: Final = tuple(
         laws_of_posts.nothing_is_found_or_posted_once_the_connection_has_ended,
         laws_of_posts.what_was_posted_and_not_read_is_given_out_once_to_whom_it_belongs,
         laws_of_posts.what_was_posted_and_not_read_is_left_when_the_connection_has_ended,
+        laws_of_posts.what_was_posted_and_is_refused_when_it_has_landed_is_left,
+        laws_of_posts.what_was_posted_and_is_refused_in_the_ring_is_left,
         posts=True,
     )
     + _laws(laws_of_writes.a_dead_path_flushes_what_was_in_flight, severable=True, flushes=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from r2ccl.protocol.wire import Header, Kind, pack_control
+from r2ccl.protocol.wire import BadFrame, Header, Kind, pack_control
 from r2ccl.transport.interface import Connection, Posts
 from tests.transport.harness import HUGE, LARGE, SMALL, World, chunk_header, pattern
 
@@ -127,3 +127,24 @@ async def what_was_posted_and_not_read_is_left_when_the_connection_has_ended(wor
     assert posts.left(object()) == []
     assert posts.left(here) == [(note, payload)]
     assert posts.left(here) == []
+
+
+async def what_was_posted_and_is_refused_when_it_has_landed_is_left(world: World) -> None:
+    """Nobody has it: who reads it says so by ending the connection."""
+    await _refused(world, LARGE, "landed")
+
+
+async def what_was_posted_and_is_refused_in_the_ring_is_left(world: World) -> None:
+    await _refused(world, SMALL // 2, "chunk")
+
+
+async def _refused(world: World, size: int, where: str) -> None:
+    def refuse(_: Connection) -> None:
+        raise BadFrame("so it was said")
+
+    _, other, here, _ = await world.pair()
+    payload, posts, note = pattern(size), short_way(here), (here, 1)
+    other.hears.reactions[where] = refuse
+    assert posts.post(chunk_header(payload), memoryview(payload), note)
+    await world.until(lambda: here.posts is None)
+    assert posts.left(here) == [(note, payload)]
