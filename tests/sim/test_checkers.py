@@ -210,7 +210,7 @@ class StubCoordinator:
 
     def __init__(self) -> None:
         self.shared = SimpleNamespace(
-            rank=0, peers=[1, 2], settings=SimpleNamespace(credit_bytes=100), counters=SimpleNamespace(parked_bytes=0)
+            rank=0, peers=[1, 2], credit_bytes={1: 100, 2: 100}.__getitem__, counters=SimpleNamespace(parked_bytes=0)
         )
         self.communicator = 77
         self.inbox = SimpleNamespace(coordinator=self)
