@@ -1,11 +1,13 @@
-"""What lockstep gives: small all-reduces of ranks of one machine, awaited one after the other, with it and without it.
+"""What lockstep gives: all-reduces of ranks of one machine, awaited one after the other, with it and without it.
 
     r2ccl run -n 2 scripts/lockstep_times.py
     r2ccl run -n 4 scripts/lockstep_times.py
     r2ccl run -n 2 scripts/lockstep_times.py --steps
+    r2ccl run -n 2 scripts/lockstep_times.py --floor
 
 Rounds with and without take turns in the same processes. Rank 0 prints the medians of the rounds, least to most; with
-``--steps`` how many of the interpreter's steps one of 4 B takes, those of waiting included.
+``--steps`` how many of the interpreter's steps one of 4 B takes, those of waiting included. With ``--floor`` it is the
+exchange alone, and no operation: a header is packed, a frame posted, the peer's awaited, the sum made.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import uvloop
 import r2ccl
 from r2ccl.actors.lockstep import Lockstep
 from r2ccl.communicator import Communicator
+from r2ccl.protocol.wire import Flag, Kind, pack_header
 
 SIZES = (4, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20)
 ROUNDS = 5
@@ -43,6 +46,27 @@ async def median_us(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
     for _ in range(COUNT):
         began = time.perf_counter()
         await comm.all_reduce(x)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
+
+
+async def floor_us(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
+    """Of two ranks, without any question whether it is right to do so."""
+    peer = 1 - comm.rank
+    way = comm._coordinator._lockstep._way(peer)
+    assert way is not None, "no memory is shared"
+    posts, payload, times = way[0], x.view(np.uint8).data, []
+    await comm.barrier()
+    time.sleep(0.05)  # noqa: ASYNC251, TID251 - the other one's loop must have no turn any more in which it would read
+    for number in range(COUNT):
+        began = time.perf_counter()
+        header = pack_header(Kind.CHUNK, Flag.LOCKSTEP, len(payload), 1 << 40, number, 0, comm.rank, peer)
+        posts.post(header, payload, (None,))
+        frame = None
+        while frame is None:
+            frame = posts.next_frame(True)
+        np.add(x, np.frombuffer(frame[1], x.dtype), out=x)
+        posts.take(frame)
         times.append(time.perf_counter() - began)
     return statistics.median(times) * 1e6
 
@@ -72,7 +96,8 @@ async def steps(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
 
 
 async def main() -> None:
-    measure, sizes = (steps, SIZES[:1]) if "--steps" in sys.argv else (median_us, SIZES)
+    measure = steps if "--steps" in sys.argv else floor_us if "--floor" in sys.argv else median_us
+    sizes = {steps: SIZES[:1], floor_us: SIZES[:4], median_us: SIZES}[measure]
     async with r2ccl.connect() as comm:
         for size in sizes:
             x = np.zeros(max(1, size // 4), np.float32)
