@@ -61,7 +61,8 @@ async def floor_us(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
     for number in range(COUNT):
         began = time.perf_counter()
         header = pack_header(Kind.CHUNK, Flag.LOCKSTEP, len(payload), 1 << 40, number, 0, comm.rank, peer)
-        posts.post(header, payload, (None,))
+        while not posts.post(header, payload, (None,)):
+            pass
         frame = None
         while frame is None:
             frame = posts.next_frame(True)
