@@ -96,6 +96,12 @@ async def steps(comm: Communicator, x: np.ndarray[Any, Any]) -> float:
     return counted / COUNT
 
 
+def told(found: dict[bool, list[float]], is_floor: bool) -> str:
+    """The least and the most, without lockstep and with it; the exchange alone has none either way."""
+    parts = {"alone": found[True] + found[False]} if is_floor else {"without": found[False], "with": found[True]}
+    return "   ".join(f"{name} {min(figures):8.0f} to {max(figures):6.0f}" for name, figures in parts.items())
+
+
 async def main() -> None:
     measure = steps if "--steps" in sys.argv else floor_us if "--floor" in sys.argv else median_us
     sizes = {steps: SIZES[:1], floor_us: SIZES[:4], median_us: SIZES}[measure]
@@ -110,8 +116,7 @@ async def main() -> None:
                 if number >= 2:  # the first of each warm up
                     found[lockstep].append(figure)
             if comm.rank == 0:
-                told = [f"{min(f):8.0f} to {max(f):6.0f}" for f in (found[False], found[True])]
-                print(f"{size:7} B   without {told[0]}   with {told[1]}", flush=True)
+                print(f"{size:7} B   {told(found, measure is floor_us)}", flush=True)
 
 
 if __name__ == "__main__":
