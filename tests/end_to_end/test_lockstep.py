@@ -185,6 +185,31 @@ async def play(comm):
     assert (code, out) == (0, [f"[0] {calls}", f"[1] {calls}"]), err
 
 
+@pytest.mark.parametrize("memory", ["auto", "off"])
+def test_who_is_gone_when_its_operation_is_over_leaves_nobody_waiting(tmp_path: Path, memory: str) -> None:
+    """Also where chunks are acknowledged, in lockstep or not."""
+    text = f"""
+async def play(comm):
+    x = np.ones(70_000, np.float32)
+    for number in range(50):
+        await comm.all_reduce(x)
+    x[:] = 1
+    work = comm.all_reduce(x)
+    if comm.rank == 0:
+        work.when_done(lambda: os._exit(0))
+        await asyncio.sleep(60)
+    await work
+    assert x.tolist() == [2.0] * 70_000
+    print("right", flush=True)
+    comm.abort()
+    os._exit(0)
+
+os.environ["R2CCL_SHARED_MEMORY"] = {memory!r}
+"""
+    code, out, err = played(tmp_path, text)
+    assert (code, out) == (0, ["[1] right"]), err
+
+
 def test_the_last_word_is_heard_though_its_sender_has_gone(tmp_path: Path) -> None:
     text = """
 async def play(comm):

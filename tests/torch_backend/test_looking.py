@@ -80,7 +80,7 @@ def test_a_profile_has_calls_by_name_with_shapes_until_they_end(torchrun: str, t
             kinds.setdefault((event["name"], event["kind"]), event)
         call, work = kinds["r2ccl:all_reduce", "cpu_op"], kinds["r2ccl:all_reduce", "user_annotation"]
         assert call["shapes"] == [[30, 40]]
-        assert work["ended"] >= call["ended"]
+        assert work["ended"] >= call["began"]  # another thread may end it before the call has returned
         assert ("r2ccl:all_gather", "user_annotation") in kinds
         assert [7] in kinds["r2ccl:all_gather", "cpu_op"]["shapes"]
         if told["rank"] == 0:
