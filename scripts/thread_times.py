@@ -4,7 +4,8 @@
     R2CCL_SHARED_MEMORY=off r2ccl run -n 2 scripts/thread_times.py
 
 Rank 0 prints medians in microseconds: until the call crosses to the other thread, until it is there, to start it, until
-it has ended there, and until the caller goes on; and what it takes to go to another thread's loop and back, alone.
+it has ended there, and until the caller goes on; and what it takes to go to another thread's loop and back, alone. An
+answer below nought was there before all was started: in lockstep it is over within the call.
 """
 
 from __future__ import annotations

@@ -99,13 +99,10 @@ class Lockstep:
             return False
         until_s = math.inf
         for made, move in enumerate(moves):
-            if made >= MOVES_UNTIMED:
-                now = self._clock.now()
-                until_s = min(until_s, now + LONGEST_S)
-                if now > until_s:
-                    self._goes_on(operation, moves[:made])
-                    return True
-            if not (self._post(operation, move) if move.is_send else self._take(operation, move)):
+            if made == MOVES_UNTIMED:
+                until_s = self._clock.now() + LONGEST_S
+            is_late = made > MOVES_UNTIMED and self._clock.now() > until_s
+            if is_late or not (self._post(operation, move) if move.is_send else self._take(operation, move)):
                 if made:
                     self._goes_on(operation, moves[:made])
                 return made > 0

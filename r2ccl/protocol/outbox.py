@@ -105,20 +105,17 @@ class Outbox:
                 return True
             self._homeless.setdefault(key, []).append(parcel)
             return False
-        if parcel.operation < self._entered.get(parcel.communicator, 0):
+        if self.may_post(parcel.communicator, parcel.operation, len(parcel.payload)):
             return True
-        if self._held or not self._fits_credit(parcel):
-            self._held.append(parcel)
-            return False
-        self._charge(parcel.communicator, parcel.operation, len(parcel.payload))
-        return True
+        self._held.append(parcel)
+        return False
 
     def may_post(self, communicator: int, operation: int, size: int) -> bool:
         """May so many bytes of the operation go to the peer beside everything here? They are charged, if it has not
         entered it."""
         if operation < self._entered.get(communicator, 0):
             return True
-        if self._held or self.unsolicited_bytes + size > self.credit_bytes:
+        if self._held or not self._fits_credit(communicator, operation, size):
             return False
         self._charge(communicator, operation, size)
         return True
@@ -339,10 +336,10 @@ class Outbox:
         end = parcel.chunk * parcel.chunk_bytes + len(parcel.payload)
         return landing is not None and end <= landing.length
 
-    def _fits_credit(self, parcel: Parcel) -> bool:
-        if parcel.operation >= self._entered.get(parcel.communicator, 0) + OPERATIONS_AHEAD_MAX:
+    def _fits_credit(self, communicator: int, operation: int, size: int) -> bool:
+        if operation >= self._entered.get(communicator, 0) + OPERATIONS_AHEAD_MAX:
             return False
-        return self.unsolicited_bytes + len(parcel.payload) <= self.credit_bytes
+        return self.unsolicited_bytes + size <= self.credit_bytes
 
     def _charge(self, communicator: int, operation: int, size: int) -> None:
         unsolicited = self._unsolicited.get(communicator)
@@ -364,7 +361,7 @@ class Outbox:
                 continue
             if parcel.operation < self._entered.get(parcel.communicator, 0):
                 released.append(parcel)
-            elif not still and self._fits_credit(parcel):
+            elif not still and self._fits_credit(parcel.communicator, parcel.operation, len(parcel.payload)):
                 self._charge(parcel.communicator, parcel.operation, len(parcel.payload))
                 released.append(parcel)
             else:
