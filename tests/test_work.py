@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -245,17 +246,39 @@ def test_also_who_awaits_one_that_has_ended_looks_for_it_may_compute_next() -> N
 
 def test_a_callback_that_raises_keeps_nobody_waiting_and_no_other_from_being_called() -> None:
     async def main() -> None:
+        raised: list[type] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(type(context["exception"])))
         work = Work("barrier()", 7, threading.get_ident())
         told: list[int] = []
         work.when_done(lambda: told.append(1 // 0))
         work.when_done(lambda: told.append(2))
-        work.when_done(lambda: told.append(3 // 0))
+        work.when_done(lambda: told.append([][0]))
         work.when_done(lambda: told.append(4))
         waiting = asyncio.ensure_future(asyncio.wait_for(work, 5))
         await asyncio.sleep(0)
-        with pytest.raises(ZeroDivisionError):
-            work.finish(None)
+        work.finish(None)
         assert told == [2, 4]
+        assert raised == [ZeroDivisionError, IndexError]
         assert await waiting == 7
+        work.when_done(lambda: told.append(5 // 0))
+        assert raised == [ZeroDivisionError, IndexError, ZeroDivisionError]
 
     asyncio.run(main())
+
+
+def test_without_a_loop_what_a_callback_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work("barrier()", 7, ELSEWHERE)
+    work.finish(None)
+    work.when_done(lambda: print(1 // 0))
+    assert "when barrier() was over" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_callback_that_ends_the_program_keeps_no_other_from_being_called() -> None:
+    work = Work("barrier()", 7, ELSEWHERE)
+    told: list[int] = []
+    work.when_done(sys.exit)
+    work.when_done(lambda: told.append(2))
+    with pytest.raises(SystemExit):
+        work.finish(None)
+    assert told == [2]

@@ -21,7 +21,7 @@ from r2ccl.protocol.link_speeds import LinkSpeeds
 from r2ccl.protocol.nic_session import LinkState
 from r2ccl.protocol.outbox import Outbox
 from r2ccl.protocol.wire import Ack, Entered, Flag, Kind, Notice, checksum, pack_control, pack_header
-from r2ccl.topology import Endpoint, Member
+from r2ccl.topology import Endpoint
 
 
 class Courier:
@@ -43,8 +43,7 @@ class Courier:
         #: Chunks on lanes or waiting, over all peers: the health monitor looks closely while there are any.
         self.unsettled = 0
         self.on_busy: Callable[[], None] = lambda: None  #: Called when ``unsettled`` leaves zero.
-        #: Called when what was taken back from a lost link can go out on another: the peer.
-        self.on_repaired: Callable[[int], None] = lambda peer: None
+        self.on_repaired: Callable[[int], None] = lambda peer: None  #: What a lost link had can go out on another.
         self.on_settled: list[Callable[[], None]] = []  #: Whoever waits for acknowledgements (actors.departing).
         self.peers: dict[int, tuple[int, ...]] = {}  #: communicator -> its other members.
         #: What to say again to a peer after a path change, one function per communicator.
@@ -235,14 +234,19 @@ class Courier:
         del self.ledgers[communicator]
         self.resyncs.remove(resync)
 
-    def abandon(self, peer: int) -> None:
-        """The peer is gone. What went out to it from copies outlived its operation, and nobody would acknowledge it."""
-        for parcel in self.outboxes[peer].abandon():
+    def abandon(self, peer: int, is_dead: bool) -> None:
+        """The peer is gone and acknowledges nothing more; dead, it needs nothing more, either: an operation that it was
+        in, and that has all it is to receive, is done."""
+        outbox = self.outboxes[peer]
+        gone = outbox.abandon()
+        for parcel in gone:
             self._drop(parcel)
-        for key in [key for key in self._unfenced if key[0] == peer]:
-            del self._unfenced[key]
+        self._unfenced = {key: waiting for key, waiting in self._unfenced.items() if key[0] != peer}
         for told in self.on_settled:
             told()
+        for parcel in gone if is_dead else ():
+            if parcel.owner is not None and parcel.operation < outbox.entered_by_peer(parcel.communicator):
+                parcel.owner.target_died(parcel)
 
     def _drop(self, parcel: Parcel) -> None:
         parcel.is_settled = True
@@ -390,10 +394,6 @@ class Courier:
     def is_pressed(self, peer: int) -> bool:
         """Do chunks wait because no lane to the peer has room?"""
         return bool(self.outboxes[peer].waiting)
-
-    def member(self, rank: int) -> Member:
-        """How a rank announced itself."""
-        return self._shared.members[rank]
 
 
 def _rate(lane: Lane | None) -> float:

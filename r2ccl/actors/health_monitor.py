@@ -244,7 +244,7 @@ class HealthMonitor(Actor):
     def _want_every_path(self, peer: int) -> None:
         """No link of the plan is left: try NICs across rails, where there may be a route, and ranks that relay."""
         for port in self._ports:
-            for nic in port.remote_nics(self._courier.member(peer)):
+            for nic in port.remote_nics(self._shared.members[peer]):
                 if port.is_up:
                     port.left_alone(peer, nic)
 
@@ -253,7 +253,7 @@ class HealthMonitor(Actor):
             return
         self._notice_versions[peer] = notice.version
         for nic, family, host, port_number in notice.moved:
-            if nic < len(self._courier.member(peer).nics):
+            if nic < len(self._shared.members[peer].nics):
                 self._shared.moved[peer, nic] = Endpoint(family, host, port_number)
         down = frozenset(notice.nics_down)
         before = self._remote_down.get(peer, frozenset())

@@ -133,6 +133,19 @@ class Port:
                 self._switchboard.link_went_down(link, PEER_LEFT)
         return any(key[0] == peer for key in self.links)
 
+    def withdraw(self, communicator: int, operation: int) -> None:
+        """End each connection that is in the middle of a chunk of an operation that failed, or of a later one (decision
+        7)."""
+        for link in list(self.links.values()):
+            if link.bulk is not None and not link.bulk.withdraw(communicator, operation):
+                self.step(link, session.Surrendered())
+
+    def surrender(self, peer: int) -> None:
+        """As :meth:`withdraw`, of all that goes to a peer."""
+        for key in [key for key in self.links if key[0] == peer]:
+            if self.links[key].bulk is not None:
+                self.step(self.links[key], session.Surrendered())
+
     def peer_left(self, peer: int) -> None:
         """The peer is gone for good."""
         self._left.add(peer)

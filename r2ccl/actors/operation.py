@@ -253,6 +253,12 @@ class Operation:
         """The courier says that a chunk of ours was acknowledged."""
         self.owner.parcel_settled(self, parcel)
 
+    def target_died(self, parcel: Any) -> None:
+        """Nobody will acknowledge a chunk of ours. That ends only what has something to receive: of an operation that
+        sends and no more, acknowledgements are all that tells its end."""
+        if self.planned.waits.chunks_due:
+            self.owner.parcel_settled(self, parcel)
+
 
 @dataclass(frozen=True, slots=True)
 class Landings:

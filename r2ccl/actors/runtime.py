@@ -18,6 +18,7 @@ import functools
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
 from r2ccl.actors.backups import Backups
+from r2ccl.actors.causes import DEAD
 from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
@@ -57,7 +58,6 @@ from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import announced_bandwidth, first_picture
 from r2ccl.protocol.lanes import Lane, adds_to, takes_link
 from r2ccl.protocol.paths import rails
-from r2ccl.protocol.session_events import Surrendered
 from r2ccl.protocol.wire import Header, Kind
 from r2ccl.transport.interface import Device
 
@@ -329,19 +329,20 @@ class Runtime:
         self.supervisor.move(actor.name)
 
     def _surrender(self, communicator: int, operation: int) -> None:
-        """End each connection that is in the middle of a chunk of a failed operation (decision 7)."""
         for port in self.all_ports:
-            for link in list(port.links.values()):
-                if link.bulk is not None and not link.bulk.withdraw(communicator, operation):
-                    port.step(link, Surrendered())
+            port.withdraw(communicator, operation)
 
     # The end.
 
     def _peer_gone(self, gone: PeerGone) -> None:
         gone = self.diagnosing.explain(gone)
-        self.courier.abandon(gone.peer)
-        self._partings.lost(gone.peer)
-        self.communicators.peer_gone(gone)
+        for port in self.all_ports:
+            port.surrender(gone.peer)
+        try:
+            self.courier.abandon(gone.peer, gone.cause == DEAD)
+        finally:  # also when a callback raised
+            self._partings.lost(gone.peer)
+            self.communicators.peer_gone(gone)
 
     def _goodbye_heard(self, goodbye: GoodbyeHeard, heard_ours: bool) -> None:
         self.communicators.tell(goodbye.communicator, goodbye)

@@ -136,7 +136,8 @@ class Work:
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call back once when it is over: on the thread that ends it, which must not be kept, or here and now if it has
-        ended. Asking :meth:`exception` is then up to who is called."""
+        ended. Asking :meth:`exception` is then up to who is called. What it raises goes to that thread's loop, whose
+        exception handler logs it, as with asyncio's own callbacks."""
         self._callbacks.append(callback)
         # It may have ended before the callback was there to be called.
         if self._done:
@@ -150,9 +151,20 @@ class Work:
                 return  # the other thread took the last one
             try:
                 callback()
-            except BaseException:
+            except Exception as error:  # noqa: BLE001 - it is the caller's, and may raise anything
+                self._report(error)
+            except BaseException:  # such as SystemExit
                 self._call_back()
                 raise
+
+    def _report(self, error: Exception) -> None:
+        message = f"what was to be called back when {self.call} was over raised"
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            logger.error(message, exc_info=error)
+        else:
+            loop.call_exception_handler({"message": message, "exception": error})
 
     def _outcome(self) -> Any:
         if self._error is not None:
