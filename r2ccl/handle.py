@@ -195,8 +195,8 @@ class Handle:
             - ``rtt_s``: seconds, the kernel's smoothed estimate, of its shortest link; None while no link is up;
             - ``sent_bytes``, ``sent_chunks``: payloads that went out, those sent again included; ``resent_bytes``,
               ``resent_chunks``: the part that had gone out before; ``received_bytes``, ``received_chunks``: what
-              arrived whole; ``duplicate_chunks``: had been there already; ``spoiled_chunks``: wrong checksum;
-              ``acks_sent``, ``acks_received``: frames.
+              arrived whole; ``duplicate_chunks``: had been there already; ``spoiled_chunks``: wrong checksum,
+              or, of ``memory``, taken back by who failed; ``acks_sent``, ``acks_received``: frames.
         - ``peers``, by ``rank1`` ...: ``state`` (``alive``, ``doubted``, ``cut off``, ``left``, ``gone``), ``links_up``
           (how many), ``bandwidth_bytes_s`` (of all lanes together), ``rtt_s`` and the same counters.
         - ``links``, by ``nic0->rank1.nic0`` ...: ``state`` (``absent``, ``dialling``, ``probation``, ``up``, ``down``),

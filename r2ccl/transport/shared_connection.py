@@ -4,7 +4,8 @@ Out: a frame is copied from the sender's memory straight into the ring, piece by
 queue, as views, until the reader has made room.
 
 In: a small frame is delivered where it lies in the ring. The payload of a large chunk is copied from the ring into the
-destination that was asked for. That is one copy less than TCP's, and no system call.
+destination that was asked for. That is one copy less than TCP's, and no system call. Of a very large one only a slip
+is in the ring, and it is copied from where it lies in the writer's process, if the kernel lets us (``shared_loans``).
 
 Whether the peer lives is told by the Unix socket that the memory was passed over: it ends when the peer's process does,
 however it ends. What the peer had published before is still read. Memory is never silent, loses nothing and answers at
@@ -16,17 +17,21 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
-from r2ccl.transport.frames import WHOLE_BYTES_MAX, Frame, belongs, deliver, landed
+from r2ccl.transport.cross_memory import process_of
+from r2ccl.transport.frames import WHOLE_BYTES_MAX, deliver, landed
 from r2ccl.transport.interface import Loss, Note, PathSample, Purpose, Receiver
 from r2ccl.transport.shared_account import sample
+from r2ccl.transport.shared_loans import BORROWED_PIECE_BYTES, LOAN_BYTES, Borrower, Loans
+from r2ccl.transport.shared_queue import RingQueue
 from r2ccl.transport.shared_ring import PIECE_BYTES, RingReader, RingWriter, padded
 from r2ccl.transport.shared_spin import SpinBudget
 
+#: Copied from one peer's process in one turn of the loop.
+BORROWED_BYTES_PER_TURN = 2 << 20
 #: Read from one connection in one turn of the loop, so that acknowledgements and the caller's timers have theirs.
 READ_BYTES_PER_TURN = 512 << 10
 
@@ -70,11 +75,12 @@ class SharedConnection:
         self._bell = -1
         self.reader: RingReader | None = None
         self._writer: RingWriter | None = None
-        #: Frames that are not in the ring completely, oldest first; of the first, the header and ``_taken`` bytes are,
-        #: unless ``_taken`` is -1.
-        self._queue: deque[Frame] = deque()
-        self._taken = -1
-        #: The large chunk being received: header, where it goes (None: nowhere), how much was read.
+        self._queue = RingQueue()
+        self._loans: Loans | None = None
+        #: Made when the first large chunk comes.
+        self._borrower: Borrower | None = None
+        #: The large chunk being received: is it lent, header, where it goes (None: nowhere), how much was read.
+        self._is_lent = False
         self._header: Header | None = None
         self._target: memoryview | None = None
         self._filled = 0
@@ -87,7 +93,7 @@ class SharedConnection:
     def open(self, sock: socket.socket, reader: RingReader, writer: RingWriter, bell: int, poller: Poller) -> None:
         """The handshake is done, and memory is shared. ``bell`` is the peer's eventfd, ours from now on."""
         self._sock, self._bell, self._poller = sock, bell, poller
-        self.reader, self._writer = reader, writer
+        self.reader, self._writer, self._loans = reader, writer, Loans(writer)
         self.is_open = True
         self._loop.add_reader(sock.fileno(), self._peer_spoke)
         self._receiver.established(self)
@@ -98,11 +104,11 @@ class SharedConnection:
 
     def send(self, header: bytes, payload: bytes | memoryview) -> None:
         """See :class:`~r2ccl.transport.interface.Connection`."""
-        writer = self._writer
-        if writer is None:
+        writer, loans = self._writer, self._loans
+        if writer is None or loans is None:
             return
         if self._queue:
-            self._queue.append((header, payload))
+            self._queue.append(header, payload)
             return
         try:
             room = writer.capacity - writer.unread()
@@ -113,9 +119,12 @@ class SharedConnection:
         if needed <= room and needed <= PIECE_BYTES:
             writer.put_whole(header, payload)
             writer.announce()
+        elif isinstance(payload, memoryview) and loans.takes(header, payload, room):
+            loans.lend(header, payload)
+            writer.announce()
         else:
-            self._queue.append((header, payload))
-            self._pump(writer)
+            self._queue.append(header, payload)
+            self._queue.pump(writer)
         poller = self._poller
         assert poller is not None
         if not self.is_hot and (self._queue or poller.spin.enabled):
@@ -158,45 +167,13 @@ class SharedConnection:
 
     def withdraw(self, communicator: int, operation: int) -> bool:
         """See :class:`~r2ccl.transport.interface.Connection`."""
-        if not self._queue:
-            return True
-        first = self._queue[0]
-        kept = deque(frame for frame in self._queue if not belongs(frame, communicator, operation))
-        held = self._taken >= 0 and belongs(first, communicator, operation)
-        if held:
-            kept.appendleft(first)
-        self._queue = kept
-        return not held
+        if self._loans is not None:
+            self._loans.take_back(communicator, operation)
+        return self._queue.withdraw(communicator, operation)
 
     def pump(self) -> bool:
         """Put into the ring what fits of what waits. Returns whether anything did. Raises :class:`BadFrame`."""
-        return bool(self._queue) and self._writer is not None and self._pump(self._writer)
-
-    def _pump(self, writer: RingWriter) -> bool:
-        before, queue = writer.head, self._queue
-        while queue:
-            header, payload = queue[0]
-            room = writer.capacity - writer.unread()
-            if self._taken < 0:
-                if not len(payload) and room >= HEADER_BYTES:
-                    writer.put_whole(header, payload)
-                    queue.popleft()
-                    continue
-                if room < 2 * HEADER_BYTES:
-                    break
-                writer.put_header(header)
-                self._taken = 0
-                room -= HEADER_BYTES
-            taken, self._taken = self._taken, writer.put(payload, self._taken, room)
-            if self._taken == len(payload):
-                queue.popleft()
-                self._taken = -1
-            elif self._taken == taken:
-                break
-        if writer.head == before:
-            return False
-        writer.announce()
-        return True
+        return bool(self._queue) and self._writer is not None and self._queue.pump(self._writer)
 
     def may_have_been_rung_for(self) -> bool:
         """Is there anything to read, does anything wait to be written, or was it taken back that we sleep?"""
@@ -218,7 +195,7 @@ class SharedConnection:
         assert self._writer is not None
         if self._queue:
             self._writer.wait_for_room()
-            if self._pump(self._writer):
+            if self._queue.pump(self._writer):
                 return False
         self.is_hot = not self.reader.park()
         return not self.is_hot
@@ -236,12 +213,13 @@ class SharedConnection:
         reader = self.reader
         if reader is None or self._is_reading or not reader.has_news():
             return False
-        began, self._is_reading = reader.tail, True
+        began, borrowed, self._is_reading = reader.tail, 0, True
         try:
             while self.is_open:
+                borrowed += BORROWED_PIECE_BYTES if self._is_lent else 0
                 if not (self._read_header(reader) if self._header is None else self._read_payload(reader)):
                     break
-                if reader.tail - began >= READ_BYTES_PER_TURN:
+                if reader.tail - began >= READ_BYTES_PER_TURN or borrowed >= BORROWED_BYTES_PER_TURN:
                     reader.seen = reader.tail  # what is left is news to the next turn
                     break
         except BadFrame as bad:
@@ -258,14 +236,19 @@ class SharedConnection:
         readable = reader.readable()
         if readable < HEADER_BYTES:
             return False
-        header = unpack_header(reader.view(0, HEADER_BYTES))
+        frame, borrower = reader.view(0, HEADER_BYTES), self._borrower
+        is_lent = frame[2] == 0 and borrower is not None  # a header's kind is not 0
+        header = borrower.begin() if is_lent and borrower is not None else unpack_header(frame)
         size = header.payload_bytes
         if size > WHOLE_BYTES_MAX and header.kind in RAW_KINDS:
             target = self._receiver.destination(self, header)
             if self.is_open:
                 assert len(target) == size
-                self._header, self._target, self._filled = header, target, 0
-                reader.advance(HEADER_BYTES)
+                self._header, self._target, self._filled, self._is_lent = header, target, 0, is_lent
+                if not is_lent:
+                    reader.advance(HEADER_BYTES)
+                if borrower is None and self._sock is not None:
+                    self._borrower = Borrower(reader, process_of(self._sock))
             return True
         whole = HEADER_BYTES + padded(size)
         if whole > readable:
@@ -279,6 +262,8 @@ class SharedConnection:
         header = self._header
         assert header is not None
         left = header.payload_bytes - self._filled
+        if self._is_lent:
+            return self._borrow(reader, header, min(left, BORROWED_PIECE_BYTES))
         size = min(left, reader.readable(), PIECE_BYTES)
         if size <= 0:
             return False
@@ -290,9 +275,25 @@ class SharedConnection:
         reader.advance(padded(size))
         return True
 
+    def _borrow(self, reader: RingReader, header: Header, size: int) -> bool:
+        assert self._borrower is not None
+        begin, end = self._filled, self._filled + size
+        if self._target is not None and not self._borrower.copy(self._target[begin:end], begin):
+            self._header = self._target = None
+            self._is_lent = False
+            self._receiver.spoiled(self, header)
+            reader.advance(LOAN_BYTES)
+            return True
+        self._filled = end
+        if end == header.payload_bytes:
+            self._landed(header)  # before it counts as read: it may be refused
+            reader.advance(LOAN_BYTES)
+        return True
+
     def _landed(self, header: Header) -> None:
         target = self._target
         self._header = self._target = None
+        self._is_lent = False
         if target is None:
             return
         landed(self._receiver, self, header, target)
@@ -319,10 +320,7 @@ class SharedConnection:
         """See :class:`~r2ccl.transport.interface.Connection`."""
         if self._writer is None:
             return PathSample(0, 0, 0.0, 0.0, True)
-        unsent = sum(len(header) + len(payload) for header, payload in self._queue)
-        if self._taken >= 0:
-            unsent -= HEADER_BYTES + self._taken
-        return sample(self._writer, unsent)
+        return sample(self._writer, self._queue.unsent())
 
     def abort(self) -> None:
         """See :class:`~r2ccl.transport.interface.Connection`."""
@@ -335,6 +333,9 @@ class SharedConnection:
         self._target = self._header = None
         if self._writer is not None:
             self._left = self._writer.left()
+        if self._loans is not None:
+            self._loans.take_all_back()
+        self._loans = self._borrower = None
         # The memory is unmapped when the last view of it is gone, one that somebody is being shown included.
         self.reader = self._writer = None
         if sock is None:
@@ -347,7 +348,7 @@ class SharedConnection:
 
     def close_in_child(self) -> None:
         """After a fork, in the child: descriptors and memory are let go."""
-        self.reader = self._writer = None
+        self.reader = self._writer = self._loans = self._borrower = None
         if self._sock is not None:
             self._sock.close()
             os.close(self._bell)

@@ -4,6 +4,8 @@
             128  tail     bytes ever read             only the reader stores it
             256  parked   the reader sleeps           the reader sets it; the writer clears it and rings
             384  waiting  the writer wants room       the writer sets it; the reader clears it and rings
+            512  offer    where a secret of the writer's lies in its process, and the secret (``shared_loans``)
+            640  accepted the reader has read it there, so it can be lent what lies there
            4096  the bytes; their number is a power of two
 
 Who is about to ring may be held up between seeing that the other sleeps, and saying that it was rung for. Meanwhile the
@@ -48,6 +50,8 @@ _HEAD: Final = 0
 _TAIL: Final = 16
 _PARKED: Final = 32
 _WAITING: Final = 48
+_OFFER: Final = 64
+_ACCEPTED: Final = 80
 
 
 def rings_work_here() -> bool:
@@ -86,7 +90,11 @@ class _Ring:
         self._barrier = threading.Lock()
         self._bell = bell
 
-    def _fence(self) -> None:
+    def is_accepted(self) -> bool:
+        """Can the reader read the writer's memory?"""
+        return self.words[_ACCEPTED] != 0
+
+    def fence(self) -> None:
         """Nothing below is done before everything above is seen by the other end."""
         self._barrier.acquire(blocking=False)
         self._barrier.release()
@@ -165,6 +173,11 @@ class RingWriter(_Ring):
             (mine if owner is None or one[3][0] is owner else self._posted).append(one)
         return [(note, bytes(_span(self.data, begin + ALIGNMENT, size))) for begin, _, size, note in mine]
 
+    def offer(self, address: int, secret: tuple[int, int]) -> None:
+        """Here the reader can try whether it can read the writer's memory."""
+        self.words[_OFFER + 1], self.words[_OFFER + 2] = secret
+        self.words[_OFFER] = address
+
     def put_header(self, header: bytes) -> None:
         """Write a header that fits, to be published with the first of its payload."""
         at = self.head & (self.capacity - 1)
@@ -200,14 +213,14 @@ class RingWriter(_Ring):
 
     def announce(self) -> None:
         """Something was published: wake the reader, if it sleeps."""
-        self._fence()
+        self.fence()
         if self.words[_PARKED]:
             self._ring_bell(_PARKED)
 
     def wait_for_room(self) -> None:
         """The reader is to ring when it has made room. What it made meanwhile is to be looked at after this."""
         self.words[_WAITING] = 1
-        self._fence()
+        self.fence()
 
     def stop_waiting(self) -> None:
         """Room is no longer wanted."""
@@ -259,6 +272,15 @@ class RingReader(_Ring):
             return None
         return header, data[begin : begin + size] if begin + size <= capacity else _span(data, begin, size)
 
+    def offered(self) -> tuple[int, tuple[int, int]]:
+        """What the writer offered to read: an address (0: nothing), and what lies there."""
+        words = self.words
+        return words[_OFFER], (words[_OFFER + 1], words[_OFFER + 2])
+
+    def accept(self) -> None:
+        """It could be read."""
+        self.words[_ACCEPTED] = 1
+
     def pass_over(self, size: int) -> None:
         """A frame was used where it lies: its room is free. As :meth:`advance` and :meth:`give_room`."""
         self.tail = tail = self.tail + size
@@ -288,14 +310,14 @@ class RingReader(_Ring):
 
     def give_room(self) -> None:
         """Room was made: wake the writer, if it waits and there is enough that it is worth it."""
-        self._fence()
+        self.fence()
         if self.words[_WAITING] and self.words[_HEAD] - self.tail <= self.capacity // 2:
             self._ring_bell(_WAITING)
 
     def park(self) -> bool:
         """The writer is to ring from now on. False: there is news, so nobody sleeps."""
         self.words[_PARKED] = 1
-        self._fence()
+        self.fence()
         if self.has_news():
             self.words[_PARKED] = 0
             return False

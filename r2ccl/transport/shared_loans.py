@@ -1,0 +1,135 @@
+"""Large chunks that go through no ring: the writer lends them, and the reader copies them from where they lie.
+
+That is one copy instead of two, and none by the writer. In the ring stands a slip, which names an address in the
+writer's process, and then the chunk's header; both are there until the reader has all of the chunk.
+
+**A chunk can be taken back at any moment**, since its memory is the caller's again when its operation fails
+(ARCHITECTURE.md, decision 7), and the reader may be in the middle of it. So the writer wipes the slip's address before
+the memory may change, and the reader looks at it again when it has copied: is it still there, so was all that was
+copied. That relies on the order of stores that the rings rely on (``shared_ring``). What was taken back, or whose
+process is gone, counts as spoiled: it is asked for again, which who failed or is dead does not answer.
+
+Lent is what the sender keeps until it is acknowledged or taken back, chunks from the caller's memory. What would be
+lent twice, and still is when its operation has ended, is a duplicate: it is thrown away, whatever it has become.
+
+Whether the reader may read our memory only it can tell. So the writer leaves a secret's address beside the ring, and
+the secret; who could read it there says so.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from r2ccl.protocol.wire import HEADER_BYTES, MAGIC, BadFrame, Header, Kind, unpack_header
+from r2ccl.transport.cross_memory import address_of, read_from
+from r2ccl.transport.frames import belongs
+from r2ccl.transport.shared_ring import RingReader, RingWriter
+
+#: Larger chunks are lent. Up to here they may be of lockstep, which reduces from where they lie in the ring.
+LENT_ABOVE_BYTES: Final = 1 << 20
+#: Copied between two looks at other things.
+BORROWED_PIECE_BYTES: Final = 1 << 20
+#: A slip and the header.
+LOAN_BYTES: Final = 2 * HEADER_BYTES
+
+#: Like a header, but of no kind and with a magic of its own; the address, then nothing.
+_SLIP: Final = struct.Struct("<HBBIQ48x")
+_SLIP_MAGIC: Final = MAGIC + 1
+_SECRET: Final = struct.Struct("=QQ")
+
+
+class Loans:
+    """The writer's side of one ring."""
+
+    __slots__ = ("_lent", "_secret", "_words", "_writer")
+
+    def __init__(self, writer: RingWriter) -> None:
+        self._writer = writer
+        self._words = writer.data.cast("Q")
+        #: What the reader may not have: where its loan ends in the ring, the word with its address, its header.
+        self._lent: deque[tuple[int, int, bytes]] = deque()
+        self._secret = os.urandom(_SECRET.size)
+        writer.offer(address_of(self._secret), _SECRET.unpack(self._secret))
+
+    def takes(self, header: bytes, payload: bytes | memoryview, room: int) -> bool:
+        """Is it to be lent?"""
+        return (
+            len(payload) > LENT_ABOVE_BYTES
+            and isinstance(payload, memoryview)
+            and header[2] == Kind.CHUNK
+            and room >= LOAN_BYTES
+            and self._writer.is_accepted()
+        )
+
+    def lend(self, header: bytes, payload: memoryview) -> None:
+        """Put a slip and the header into the ring, in which there is room."""
+        writer = self._writer
+        word = (writer.head & (writer.capacity - 1)) // 8 + 1
+        writer.put_header(_SLIP.pack(_SLIP_MAGIC, 0, 0, 0, address_of(payload)))
+        writer.put_whole(header, b"")
+        self._forget_read()
+        self._lent.append((writer.head, word, header))
+
+    def take_back(self, communicator: int, operation: int) -> None:
+        """The memory of the communicator's operations from this one on is read no more."""
+        self._forget_read()
+        mine = [loan for loan in self._lent if belongs((loan[2], b""), communicator, operation)]
+        self._wipe(mine)
+        self._lent = deque(loan for loan in self._lent if loan not in mine)
+
+    def take_all_back(self) -> None:
+        """Nothing of ours is read any more."""
+        self._forget_read()
+        self._wipe(self._lent)
+        self._lent.clear()
+
+    def _wipe(self, loans: Iterable[tuple[int, int, bytes]]) -> None:
+        for _, word, _ in loans:
+            self._words[word] = 0
+        self._writer.fence()  # large copies are made by stores that keep no order
+
+    def _forget_read(self) -> None:
+        tail = self._writer.tail_seen()
+        while self._lent and self._lent[0][0] <= tail:
+            self._lent.popleft()
+
+
+class Borrower:
+    """The reader's side of one ring. ``pid`` is the writer's process, as the kernel names it to us."""
+
+    __slots__ = ("_address", "_pid", "_reader", "_word", "_words")
+
+    def __init__(self, reader: RingReader, pid: int) -> None:
+        self._reader = reader
+        self._pid = pid
+        self._words = reader.data.cast("Q")
+        #: Of the loan that is being read: the word with its address, and the address.
+        self._word = self._address = 0
+        address, secret = reader.offered()
+        found = bytearray(_SECRET.size)
+        if address and read_from(pid, address, memoryview(found)) and _SECRET.unpack(found) == secret:
+            reader.accept()
+
+    def begin(self) -> Header:
+        """A slip is the next in the ring: the header of what is lent. Raises :class:`BadFrame`."""
+        reader = self._reader
+        if reader.readable() < LOAN_BYTES:
+            raise BadFrame("a slip without a header")
+        slip = reader.view(0, HEADER_BYTES)
+        magic, _, _, _, self._address = _SLIP.unpack(slip)
+        if magic != _SLIP_MAGIC or not reader.is_accepted():
+            raise BadFrame("neither a header nor a slip")
+        self._word = (reader.tail & (reader.capacity - 1)) // 8 + 1
+        header = unpack_header(reader.view(HEADER_BYTES, HEADER_BYTES))
+        if header.kind != Kind.CHUNK:
+            raise BadFrame(f"a frame of kind {header.kind} is lent")
+        return header
+
+    def copy(self, target: memoryview, offset: int) -> bool:
+        """Of what is lent, the bytes from ``offset`` on. False: it was taken back, or its process has gone."""
+        address = self._address
+        return address != 0 and read_from(self._pid, address + offset, target) and self._words[self._word] == address

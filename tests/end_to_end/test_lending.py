@@ -1,0 +1,108 @@
+"""Ranks of one machine that lend each other large chunks, as processes: what is taken back is in nobody's result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from r2ccl.transport.shared_ring import rings_work_here
+from tests.end_to_end.test_lockstep import played
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(not rings_work_here(), reason="no shared memory on this kind of machine"),
+]
+
+COUNTED = """
+from r2ccl.transport.shared_loans import Loans
+lent, lend = 0, Loans.lend
+
+def counted(loans, header, payload):
+    global lent
+    lent += 1
+    lend(loans, header, payload)
+
+Loans.lend = counted
+
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_result_is_right_also_of_operations_side_by_side(tmp_path: Path, ranks: int) -> None:
+    text = """
+async def play(comm):
+    for number in range(12):
+        sizes = [(number * 1_000_003 + way * 700_001) % 5_000_000 for way in range(4)]
+        x = [np.arange(size, dtype=np.float32) % 1024 + comm.rank for size in sizes]
+        right = [comm.size * (np.arange(size, dtype=np.float32) % 1024) + sum(range(comm.size)) for size in sizes]
+        works = [comm.all_reduce(one) for one in x]
+        for work, got, wanted in zip(works, x, right):
+            await work
+            assert np.array_equal(got, wanted), number
+            got[:] = -1  # it is ours again
+    assert lent > 10
+    print("right")
+"""
+    code, out, err = played(tmp_path, COUNTED + text, ranks)
+    assert (code, out) == (0, [f"[{rank}] right" for rank in range(ranks)]), err
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.002, 0.004])
+def test_what_a_rank_that_gave_up_wrote_into_its_memory_is_in_nobodys_result(tmp_path: Path, after_s: float) -> None:
+    """The other is stopped after so long, and goes on when the memory is another's again."""
+    text = f"""
+async def play(comm):
+    x = np.ones(8_000_000, np.float32)
+    await comm.all_reduce(x)
+    x[:] = 1
+    await comm.barrier()
+    if comm.rank == 1 and os.fork() == 0:
+        import time
+        time.sleep({after_s})
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1.0)
+        os.kill(os.getppid(), signal.SIGCONT)
+        os._exit(0)
+    works = []
+    try:
+        for _ in range(200):
+            await comm.all_reduce(x, timeout=0.3 if comm.rank == 0 else None)
+            assert (x == 2).all(), x
+            x[:] = 1
+    except r2ccl.R2cclError as error:
+        x[:] = 1e9
+        print(type(error).__name__)
+    else:
+        print("ended")
+    assert lent > 2
+    comm.abort()
+    await asyncio.sleep(2)
+    os._exit(0)
+"""
+    code, out, err = played(tmp_path, COUNTED + text)
+    assert (code, out) == (0, ["[0] CollectiveTimeout", "[1] CollectiveTimeout"]), err
+
+
+def test_a_rank_that_is_killed_in_the_middle_is_named(tmp_path: Path) -> None:
+    text = """
+async def play(comm):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's, when it sees the other one end
+    x = np.ones(8_000_000, np.float32)
+    await comm.all_reduce(x)
+    if comm.rank == 1 and os.fork() == 0:
+        import time
+        time.sleep(0.05)
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(0)
+    try:
+        while True:
+            x[:] = 1
+            await comm.all_reduce(x)
+            assert (x == 2).all(), x
+    except r2ccl.PeerLost as lost:
+        print(lost.ranks)
+    assert lent > 2
+"""
+    code, out, err = played(tmp_path, COUNTED + text)
+    assert (code, out) == (128 + 9, ["[0] (1,)"]), err
