@@ -125,8 +125,8 @@ class Borrower:
             raise BadFrame("neither a header nor a slip")
         self._word = (reader.tail & (reader.capacity - 1)) // 8 + 1
         header = unpack_header(reader.view(HEADER_BYTES, HEADER_BYTES))
-        if header.kind != Kind.CHUNK:
-            raise BadFrame(f"a frame of kind {header.kind} is lent")
+        if header.kind != Kind.CHUNK or header.payload_bytes <= LENT_ABOVE_BYTES:
+            raise BadFrame(f"a frame of kind {header.kind} and {header.payload_bytes} bytes is lent")
         return header
 
     def copy(self, target: memoryview, offset: int) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import partial
 
 import pytest
 
-from r2ccl.protocol.wire import MAGIC
+from r2ccl.protocol.wire import MAGIC, Kind, pack_control
 from r2ccl.transport import shared_loans
 from r2ccl.transport.cross_memory import address_of, read_from
 from r2ccl.transport.interface import Connection, Loss
@@ -215,3 +216,17 @@ def test_memory_of_a_process_that_is_gone_or_was_never_there_cannot_be_read() ->
     assert read_from(os.getpid(), address_of(source), target)
     assert bytes(target) == source
     assert not read_from(os.getpid(), 16, target)
+
+
+def test_what_is_small_or_no_chunk_is_not_to_be_lent() -> None:
+    async def story(world: World, header: bytes) -> None:
+        here, other = await _lenders(world)
+        assert here._writer is not None
+        here._writer.put_header(struct.pack("<HBBIQ48x", MAGIC + 1, 0, 0, 0, 4096))
+        here._writer.put_whole(header, b"")
+        here._writer.announce()
+        await world.until(lambda: bool(other.hears.of("lost")))
+        assert other.hears.of("lost")[0].loss is Loss.BAD_FRAME
+
+    for header in (chunk_header(pattern(100), 1), pack_control(Kind.GOODBYE, 0, 1, [1])[0]):
+        play(partial(story, header=header))
