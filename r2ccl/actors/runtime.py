@@ -336,9 +336,9 @@ class Runtime:
 
     def _peer_gone(self, gone: PeerGone) -> None:
         gone = self.diagnosing.explain(gone)
-        for port in self.all_ports:
-            port.surrender(gone.peer)
         try:
+            for port in self.all_ports:
+                port.surrender(gone.peer)
             self.courier.abandon(gone.peer, gone.cause == DEAD)
         finally:  # also when a callback raised
             self._partings.lost(gone.peer)

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from r2ccl.protocol.wire import HEADER_BYTES, MAGIC, BadFrame, Header, Kind, unpack_header
+from r2ccl.protocol.wire import HEADER_BYTES, MAGIC, BadFrame, Flag, Header, Kind, unpack_header
 from r2ccl.transport.cross_memory import address_of, read_from
 from r2ccl.transport.frames import belongs
 from r2ccl.transport.shared_ring import RingReader, RingWriter
@@ -61,6 +61,7 @@ class Loans:
             len(payload) > LENT_ABOVE_BYTES
             and isinstance(payload, memoryview)
             and header[2] == Kind.CHUNK
+            and not header[3] & Flag.RESENT  # it may lie where nobody else can read
             and room >= LOAN_BYTES
             and self._writer.is_accepted()
         )
@@ -101,7 +102,7 @@ class Loans:
 class Borrower:
     """The reader's side of one ring. ``pid`` is the writer's process, as the kernel names it to us."""
 
-    __slots__ = ("_address", "_pid", "_reader", "_word", "_words")
+    __slots__ = ("_address", "_can_read", "_pid", "_reader", "_word", "_words")
 
     def __init__(self, reader: RingReader, pid: int) -> None:
         self._reader = reader
@@ -111,7 +112,10 @@ class Borrower:
         self._word = self._address = 0
         address, secret = reader.offered()
         found = bytearray(_SECRET.size)
-        if address and read_from(pid, address, memoryview(found)) and _SECRET.unpack(found) == secret:
+        self._can_read = (
+            bool(address) and read_from(pid, address, memoryview(found)) and _SECRET.unpack(found) == secret
+        )
+        if self._can_read:
             reader.accept()
 
     def begin(self) -> Header:
@@ -121,7 +125,7 @@ class Borrower:
             raise BadFrame("a slip without a header")
         slip = reader.view(0, HEADER_BYTES)
         magic, _, _, _, self._address = _SLIP.unpack(slip)
-        if magic != _SLIP_MAGIC or not reader.is_accepted():
+        if magic != _SLIP_MAGIC or not self._can_read:
             raise BadFrame("neither a header nor a slip")
         self._word = (reader.tail & (reader.capacity - 1)) // 8 + 1
         header = unpack_header(reader.view(HEADER_BYTES, HEADER_BYTES))
@@ -130,6 +134,11 @@ class Borrower:
         return header
 
     def copy(self, target: memoryview, offset: int) -> bool:
-        """Of what is lent, the bytes from ``offset`` on. False: it was taken back, or its process has gone."""
+        """Of what is lent, the bytes from ``offset`` on. False: it was taken back, its process has gone, or the kernel
+        reads that memory for nobody, such as a device's: then nothing more is to be lent."""
         address = self._address
-        return address != 0 and read_from(self._pid, address + offset, target) and self._words[self._word] == address
+        if address and not read_from(self._pid, address + offset, target):
+            if self._words[self._word] == address:
+                self._reader.decline()
+            return False
+        return address != 0 and self._words[self._word] == address

@@ -281,6 +281,10 @@ class RingReader(_Ring):
         """It could be read."""
         self.words[_ACCEPTED] = 1
 
+    def decline(self) -> None:
+        """It can be read no more."""
+        self.words[_ACCEPTED] = 0
+
     def pass_over(self, size: int) -> None:
         """A frame was used where it lies: its room is free. As :meth:`advance` and :meth:`give_room`."""
         self.tail = tail = self.tail + size

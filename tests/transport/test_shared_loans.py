@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from r2ccl.protocol.wire import MAGIC, Kind, pack_control
+from r2ccl.protocol.wire import MAGIC, Flag, Kind, pack_control, pack_header
 from r2ccl.transport import shared_loans
 from r2ccl.transport.cross_memory import address_of, read_from
 from r2ccl.transport.interface import Connection, Loss
@@ -230,3 +230,35 @@ def test_what_is_small_or_no_chunk_is_not_to_be_lent() -> None:
 
     for header in (chunk_header(pattern(100), 1), pack_control(Kind.GOODBYE, 0, 1, [1])[0]):
         play(partial(story, header=header))
+
+
+def test_memory_that_the_kernel_reads_for_nobody_is_sent_again_by_the_ring_and_then_nothing_is_lent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        here, other = await _lenders(world)
+        chunk = pattern(SIZE)
+        monkeypatch.setattr(shared_loans, "read_from", lambda *_: False)
+        here.send(chunk_header(chunk, 1), memoryview(chunk))
+        await world.until(lambda: bool(other.hears.of("spoiled")))
+        assert here._writer is not None
+        assert not here._writer.is_accepted()
+        for number in (2, 3):
+            here.send(chunk_header(chunk, number), memoryview(chunk))
+        await world.until(lambda: len(other.hears.payloads()) == 3)
+        assert other.hears.payloads()[1:] == [chunk] * 2
+
+    play(story)
+
+
+def test_what_was_sent_before_is_not_lent() -> None:
+    async def story(world: World) -> None:
+        here, other = await _lenders(world)
+        chunk = pattern(SIZE)
+        header = pack_header(Kind.CHUNK, Flag.RESENT, SIZE, 77, 1, chunk=1)
+        here.send(header, memoryview(chunk))
+        assert _in_ring(here) > SIZE
+        await world.until(lambda: len(other.hears.payloads()) == 2)
+        assert other.hears.payloads()[1] == chunk
+
+    play(story)
