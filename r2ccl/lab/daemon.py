@@ -41,6 +41,7 @@ from r2ccl.lab.quantities import TIME_S_MAX
 from r2ccl.lab.standing_faults import Standing, StandingFaults
 from r2ccl.protocol.handshake_messages import printable
 from r2ccl.rendezvous.free_port import free_port
+from r2ccl.transport.sockets import peer_of
 
 #: Each program that runs has one.
 CONNECTIONS_MAX: Final = 256
@@ -117,7 +118,7 @@ class Daemon:
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.settimeout(SEND_TIMEOUT_S)
-        _, user = registry.peer_of(connection)
+        _, user = peer_of(connection)
         if user != os.geteuid() or len(self._callers) >= CONNECTIONS_MAX:
             connection.close()
             return

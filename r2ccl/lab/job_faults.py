@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from r2ccl.fault_control import directories, make_private, reachable, remove_dea
 from r2ccl.protocol import fault_control as protocol
 from r2ccl.protocol.handshake import NONCE_BYTES, Dialler, HandshakeRefused, Identity, Purpose, Target
 from r2ccl.protocol.handshake_messages import printable
+from r2ccl.transport.sockets import peer_of
 
 #: A rank whose loop is kept busy by its program answers late.
 ANSWER_S = 30.0
@@ -57,7 +57,7 @@ class RankLink:
             self._sock.settimeout(ANSWER_S)
             with reachable(path) as address:
                 self._sock.connect(address)
-            self.pid = int(struct.unpack("3i", self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+            self.pid, _ = peer_of(self._sock)
             self._prove(job, secret)
         except BaseException:
             self._sock.close()

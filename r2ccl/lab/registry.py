@@ -19,7 +19,6 @@ import shutil
 import signal
 import socket
 import stat
-import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from r2ccl.lab import control, rails
 from r2ccl.lab.control import LabReport, Request
 from r2ccl.lab.leftovers import sweep
 from r2ccl.lab.where import Where
+from r2ccl.transport.sockets import peer_of
 
 #: Where labs' directories are, if not in the usual place. Handed down to programs in a lab, which may be another user
 #: there. Leading underscore: not a setting of the library.
@@ -46,7 +46,6 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 #: The daemon answers in milliseconds; a machine that is overloaded takes longer.
 ANSWER_TIMEOUT_S: Final = 60.0
 DOWN_TIMEOUT_S: Final = 30.0
-_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: process, user, group
 
 
 def home() -> Path:
@@ -162,12 +161,6 @@ class Line:
         if not answer.endswith(b"\n"):
             raise UsageError(f"the lab {self.name!r} is gone")
         return control.parse_answer(answer)
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """(process, user) at the other end of a Unix socket, as the kernel knows it."""
-    pid, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(pid), int(user)
 
 
 def ask(name: str, request: Request) -> dict[str, Any]:

@@ -7,13 +7,9 @@ such call, nothing can be read, and that is all.
 from __future__ import annotations
 
 import ctypes
-import socket
-import struct
 from typing import Any
 
 import numpy as np
-
-_CREDENTIALS = struct.Struct("3i")
 
 
 class _Span(ctypes.Structure):
@@ -46,9 +42,3 @@ def read_from(pid: int, address: int, target: memoryview) -> bool:
     size = len(target)
     here, there = _Span(address_of(target), size), _Span(address, size)
     return bool(_READ(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == size)
-
-
-def process_of(sock: socket.socket) -> int:
-    """Who is at the other end of a Unix socket, as the kernel names it to us; 0: nobody that it could name."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[0])

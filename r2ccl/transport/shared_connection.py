@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from r2ccl.protocol.wire import HEADER_BYTES, RAW_KINDS, BadFrame, Header, unpack_header
-from r2ccl.transport.cross_memory import process_of
 from r2ccl.transport.frames import WHOLE_BYTES_MAX, deliver, landed
 from r2ccl.transport.interface import Loss, Note, PathSample, Purpose, Receiver
 from r2ccl.transport.shared_account import sample
@@ -29,6 +28,7 @@ from r2ccl.transport.shared_loans import BORROWED_PIECE_BYTES, LOAN_BYTES, Borro
 from r2ccl.transport.shared_queue import RingQueue
 from r2ccl.transport.shared_ring import PIECE_BYTES, RingReader, RingWriter, padded
 from r2ccl.transport.shared_spin import SpinBudget
+from r2ccl.transport.sockets import peer_of
 
 #: Copied from one peer's process in one turn of the loop.
 BORROWED_BYTES_PER_TURN = 2 << 20
@@ -107,7 +107,7 @@ class SharedConnection:
         writer, loans = self._writer, self._loans
         if writer is None or loans is None:
             return
-        if self._queue:
+        if self._queue.frames:
             self._queue.append(header, payload)
             return
         try:
@@ -119,7 +119,7 @@ class SharedConnection:
         if needed <= room and needed <= PIECE_BYTES:
             writer.put_whole(header, payload)
             writer.announce()
-        elif isinstance(payload, memoryview) and loans.takes(header, payload, room):
+        elif loans.takes(header, payload, room):
             loans.lend(header, payload)
             writer.announce()
         else:
@@ -127,7 +127,7 @@ class SharedConnection:
             self._queue.pump(writer)
         poller = self._poller
         assert poller is not None
-        if not self.is_hot and (self._queue or poller.spin.enabled):
+        if not self.is_hot and (self._queue.frames or poller.spin.enabled):
             # What is sent is answered, mostly soon.
             poller.is_busy(self)
 
@@ -139,7 +139,7 @@ class SharedConnection:
     def post(self, header: bytes, payload: memoryview, note: Note) -> bool:
         """See :class:`~r2ccl.transport.interface.Posts`."""
         writer, poller = self._writer, self._poller
-        if writer is None or poller is None or self._queue:
+        if writer is None or poller is None or self._queue.frames:
             return False
         try:
             room = padded(len(payload)) + HEADER_BYTES
@@ -173,12 +173,12 @@ class SharedConnection:
 
     def pump(self) -> bool:
         """Put into the ring what fits of what waits. Returns whether anything did. Raises :class:`BadFrame`."""
-        return bool(self._queue) and self._writer is not None and self._queue.pump(self._writer)
+        return bool(self._queue.frames) and self._writer is not None and self._queue.pump(self._writer)
 
     def may_have_been_rung_for(self) -> bool:
         """Is there anything to read, does anything wait to be written, or was it taken back that we sleep?"""
         reader = self.reader
-        return bool(self._queue) or (reader is not None and (reader.has_news() or not reader.is_asleep()))
+        return bool(self._queue.frames) or (reader is not None and (reader.has_news() or not reader.is_asleep()))
 
     def unpark(self) -> None:
         """The device looks at the rings from now on: nobody needs to ring."""
@@ -193,7 +193,7 @@ class SharedConnection:
         :class:`BadFrame`."""
         assert self.reader is not None
         assert self._writer is not None
-        if self._queue:
+        if self._queue.frames:
             self._writer.wait_for_room()
             if self._queue.pump(self._writer):
                 return False
@@ -237,18 +237,18 @@ class SharedConnection:
         if readable < HEADER_BYTES:
             return False
         frame, borrower = reader.view(0, HEADER_BYTES), self._borrower
-        is_lent = frame[2] == 0 and borrower is not None  # a header's kind is not 0
-        header = borrower.begin() if is_lent and borrower is not None else unpack_header(frame)
+        lent_to = borrower if frame[2] == 0 else None  # a header's kind is not 0
+        header = unpack_header(frame) if lent_to is None else lent_to.begin()
         size = header.payload_bytes
         if size > WHOLE_BYTES_MAX and header.kind in RAW_KINDS:
             target = self._receiver.destination(self, header)
             if self.is_open:
                 assert len(target) == size
-                self._header, self._target, self._filled, self._is_lent = header, target, 0, is_lent
-                if not is_lent:
+                self._header, self._target, self._filled, self._is_lent = header, target, 0, lent_to is not None
+                if lent_to is None:
                     reader.advance(HEADER_BYTES)
                 if borrower is None and self._sock is not None:
-                    self._borrower = Borrower(reader, process_of(self._sock))
+                    self._borrower = Borrower(reader, peer_of(self._sock)[0])
             return True
         whole = HEADER_BYTES + padded(size)
         if whole > readable:
@@ -395,4 +395,4 @@ class SharedConnection:
 
     def __repr__(self) -> str:
         where = f"nic{self.local_nic}->rank{self.peer}.nic{self.remote_nic} {self.purpose.name.lower()}"
-        return f"<SharedConnection {where} {'open' if self.is_open else 'closed'}, {len(self._queue)} queued>"
+        return f"<SharedConnection {where} {'open' if self.is_open else 'closed'}, {len(self._queue.frames)} queued>"

@@ -23,7 +23,6 @@ import errno
 import os
 import secrets
 import socket
-import struct
 from collections.abc import Callable
 from typing import Protocol
 
@@ -42,13 +41,12 @@ from r2ccl.transport.shared_segment import (
     attach,
     create,
 )
-from r2ccl.transport.sockets import OUR_SHORTAGES
+from r2ccl.transport.sockets import OUR_SHORTAGES, peer_of
 
 #: A stranger must prove itself within this time.
 HANDSHAKE_TIMEOUT_S = 5.0
 _PACKET_BYTES = 4096
 _ACCEPTED = b"accepted"
-_CREDENTIALS = struct.Struct("3i")
 
 
 class Host(Poller, Protocol):
@@ -147,7 +145,7 @@ class Handshake:
 
     def _begin(self) -> None:
         assert self._sock is not None
-        if not _is_of_our_user(self._sock):
+        if peer_of(self._sock)[1] != os.geteuid():
             self._fail_soon(Loss.NOT_ADMITTED, "a process of another user is at the other end")
             return
         self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._fail, Loss.UNREACHABLE, "no answer in time")
@@ -302,11 +300,6 @@ class SharedProbe:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-
-
-def _is_of_our_user(sock: socket.socket) -> bool:
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1]) == os.geteuid()
 
 
 def _close(descriptors: list[int]) -> None:

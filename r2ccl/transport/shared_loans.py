@@ -7,7 +7,8 @@ writer's process, and then the chunk's header; both are there until the reader h
 (ARCHITECTURE.md, decision 7), and the reader may be in the middle of it. So the writer wipes the slip's address before
 the memory may change, and the reader looks at it again when it has copied: is it still there, so was all that was
 copied. That relies on the order of stores that the rings rely on (``shared_ring``). What was taken back, or whose
-process is gone, counts as spoiled: it is asked for again, which who failed or is dead does not answer.
+process is gone, counts as spoiled: it is asked for again, which who failed or is dead does not answer. So does what
+the kernel reads for nobody, such as a device's memory. What was sent before is not lent, or that would have no end.
 
 Lent is what the sender keeps until it is acknowledged or taken back, chunks from the caller's memory. What would be
 lent twice, and still is when its operation has ended, is a duplicate: it is thrown away, whatever it has become.
@@ -66,7 +67,7 @@ class Loans:
             and self._writer.is_accepted()
         )
 
-    def lend(self, header: bytes, payload: memoryview) -> None:
+    def lend(self, header: bytes, payload: bytes | memoryview) -> None:
         """Put a slip and the header into the ring, in which there is room."""
         writer = self._writer
         word = (writer.head & (writer.capacity - 1)) // 8 + 1
@@ -137,8 +138,10 @@ class Borrower:
         """Of what is lent, the bytes from ``offset`` on. False: it was taken back, its process has gone, or the kernel
         reads that memory for nobody, such as a device's: then nothing more is to be lent."""
         address = self._address
-        if address and not read_from(self._pid, address + offset, target):
-            if self._words[self._word] == address:
-                self._reader.decline()
+        if not address:
             return False
-        return address != 0 and self._words[self._word] == address
+        was_read = read_from(self._pid, address + offset, target)
+        is_lent = self._words[self._word] == address
+        if is_lent and not was_read:
+            self._reader.decline()
+        return was_read and is_lent

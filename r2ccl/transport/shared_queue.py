@@ -12,48 +12,42 @@ from r2ccl.transport.shared_ring import RingWriter
 class RingQueue:
     """Of one ring."""
 
-    __slots__ = ("_frames", "_taken")
+    __slots__ = ("_taken", "frames")
 
     def __init__(self) -> None:
         #: Frames that are not in the ring completely, oldest first; of the first, the header and ``_taken`` bytes are,
         #: unless ``_taken`` is -1.
-        self._frames: deque[Frame] = deque()
+        self.frames: deque[Frame] = deque()
         self._taken = -1
-
-    def __bool__(self) -> bool:
-        return bool(self._frames)
-
-    def __len__(self) -> int:
-        return len(self._frames)
 
     def append(self, header: bytes, payload: bytes | memoryview) -> None:
         """Behind all others."""
-        self._frames.append((header, payload))
+        self.frames.append((header, payload))
 
     def clear(self) -> None:
         """Nothing more goes out."""
-        self._frames.clear()
+        self.frames.clear()
 
     def unsent(self) -> int:
         """Bytes that wait."""
-        waiting = sum(len(header) + len(payload) for header, payload in self._frames)
+        waiting = sum(len(header) + len(payload) for header, payload in self.frames)
         return waiting - HEADER_BYTES - self._taken if self._taken >= 0 else waiting
 
     def withdraw(self, communicator: int, operation: int) -> bool:
         """See :class:`~r2ccl.transport.interface.Connection`."""
-        if not self._frames:
+        if not self.frames:
             return True
-        first = self._frames[0]
-        kept = deque(frame for frame in self._frames if not belongs(frame, communicator, operation))
+        first = self.frames[0]
+        kept = deque(frame for frame in self.frames if not belongs(frame, communicator, operation))
         held = self._taken >= 0 and belongs(first, communicator, operation)
         if held:
             kept.appendleft(first)
-        self._frames = kept
+        self.frames = kept
         return not held
 
     def pump(self, writer: RingWriter) -> bool:
         """Put into the ring what fits. Returns whether anything did. Raises :class:`BadFrame`."""
-        before, frames = writer.head, self._frames
+        before, frames = writer.head, self.frames
         while frames:
             header, payload = frames[0]
             room = writer.capacity - writer.unread()

@@ -90,10 +90,6 @@ class _Ring:
         self._barrier = threading.Lock()
         self._bell = bell
 
-    def is_accepted(self) -> bool:
-        """Can the reader read the writer's memory?"""
-        return self.words[_ACCEPTED] != 0
-
     def fence(self) -> None:
         """Nothing below is done before everything above is seen by the other end."""
         self._barrier.acquire(blocking=False)
@@ -177,6 +173,10 @@ class RingWriter(_Ring):
         """Here the reader can try whether it can read the writer's memory."""
         self.words[_OFFER + 1], self.words[_OFFER + 2] = secret
         self.words[_OFFER] = address
+
+    def is_accepted(self) -> bool:
+        """Can the reader read our memory?"""
+        return self.words[_ACCEPTED] != 0
 
     def put_header(self, header: bytes) -> None:
         """Write a header that fits, to be published with the first of its payload."""

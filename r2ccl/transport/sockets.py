@@ -19,6 +19,8 @@ RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 ACCEPTS_PER_TURN: Final = 16
 #: When descriptors ran out, nobody is accepted for this long.
 ACCEPT_PAUSE_S: Final = 0.2
+#: The kernel's ``struct ucred``: process, user, group.
+_CREDENTIALS: Final = struct.Struct("3i")
 
 
 def keep_to_device(sock: socket.socket, device: str, host: str) -> None:
@@ -28,6 +30,12 @@ def keep_to_device(sock: socket.socket, device: str, host: str) -> None:
         # Old kernels allow it to root only. The bound source address alone is right where routes are.
         with contextlib.suppress(PermissionError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """(process, user) at the other end of a Unix socket, as the kernel knows it and names it to us."""
+    pid, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid), int(user)
 
 
 class Acceptor:

@@ -18,6 +18,7 @@ from r2ccl.errors import UsageError
 from r2ccl.lab import control, registry
 from r2ccl.lab.control import Down, LabReport, Status
 from r2ccl.lab.where import Where
+from r2ccl.transport.sockets import peer_of
 from tests.lab.test_control import REPORT
 
 
@@ -242,7 +243,7 @@ def test_a_lab_without_a_daemon_does_not_answer(home: Path):
 def test_the_kernel_says_who_is_at_the_other_end():
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
-        assert registry.peer_of(one) == (os.getpid(), os.geteuid())
+        assert peer_of(one) == (os.getpid(), os.geteuid())
 
 
 def test_hosts_and_nics_go_by_name_or_number():

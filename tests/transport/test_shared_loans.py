@@ -20,6 +20,10 @@ from tests.transport.test_shared_memory import play
 SIZE = 3 * BORROWED_PIECE_BYTES + 64 + 5
 
 
+def _slip(address: int) -> bytes:
+    return struct.pack("<HBBIQ48x", MAGIC + 1, 0, 0, 0, address)
+
+
 async def _lenders(world: World) -> tuple[SharedConnection, Side]:
     """The writer, and the reader's side, which has seen that it can borrow."""
     _, other, here, _ = await world.pair()
@@ -170,7 +174,7 @@ def test_a_slip_that_names_no_memory_costs_that_chunk(address: int) -> None:
         writer = here._writer
         assert writer is not None
         chunk = pattern(SIZE)
-        writer.put_header(struct.pack("<HBBIQ48x", MAGIC + 1, 0, 0, 0, address))
+        writer.put_header(_slip(address))
         writer.put_whole(chunk_header(chunk, 1), b"")
         small = pattern(100)
         here.send(chunk_header(small, 2), small)
@@ -180,25 +184,27 @@ def test_a_slip_that_names_no_memory_costs_that_chunk(address: int) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("slip", [bytes(64), struct.pack("<HBBIQ48x", MAGIC + 1, 0, 0, 0, 4096)])
+async def _ends_with(here: Connection, other: Side, world: World, *frames: bytes) -> None:
+    """These, in the ring, end the connection."""
+    assert isinstance(here, SharedConnection)
+    assert here._writer is not None
+    for frame in frames[:-1]:
+        here._writer.put_header(frame)
+    here._writer.put_whole(frames[-1], b"")
+    here._writer.announce()
+    await world.until(lambda: bool(other.hears.of("lost")))
+    assert other.hears.of("lost")[0].loss is Loss.BAD_FRAME
+
+
+@pytest.mark.parametrize("slip", [bytes(64), _slip(4096)])
 def test_what_is_no_slip_or_comes_alone_or_uninvited_ends_the_connection(slip: bytes) -> None:
     async def story(world: World) -> None:
         here, other = await _lenders(world)
-        assert here._writer is not None
-        here._writer.put_whole(slip, b"")
-        here._writer.announce()
-        await world.until(lambda: bool(other.hears.of("lost")))
-        assert other.hears.of("lost")[0].loss is Loss.BAD_FRAME
+        await _ends_with(here, other, world, slip)
 
     async def uninvited(world: World) -> None:
         _, other, here, _ = await world.pair()
-        assert isinstance(here, SharedConnection)
-        assert here._writer is not None
-        here._writer.put_header(slip)
-        here._writer.put_whole(chunk_header(pattern(SIZE), 1), b"")
-        here._writer.announce()
-        await world.until(lambda: bool(other.hears.of("lost")))
-        assert other.hears.of("lost")[0].loss is Loss.BAD_FRAME
+        await _ends_with(here, other, world, slip, chunk_header(pattern(SIZE), 1))
 
     play(story)
     play(uninvited)
@@ -221,12 +227,7 @@ def test_memory_of_a_process_that_is_gone_or_was_never_there_cannot_be_read() ->
 def test_what_is_small_or_no_chunk_is_not_to_be_lent() -> None:
     async def story(world: World, header: bytes) -> None:
         here, other = await _lenders(world)
-        assert here._writer is not None
-        here._writer.put_header(struct.pack("<HBBIQ48x", MAGIC + 1, 0, 0, 0, 4096))
-        here._writer.put_whole(header, b"")
-        here._writer.announce()
-        await world.until(lambda: bool(other.hears.of("lost")))
-        assert other.hears.of("lost")[0].loss is Loss.BAD_FRAME
+        await _ends_with(here, other, world, _slip(4096), header)
 
     for header in (chunk_header(pattern(100), 1), pack_control(Kind.GOODBYE, 0, 1, [1])[0]):
         play(partial(story, header=header))
