@@ -17,7 +17,7 @@ import functools
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
-from r2ccl.actors.backups import Backups
+from r2ccl.actors.first_dials import FirstDials
 from r2ccl.actors.causes import DEAD
 from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
@@ -57,7 +57,6 @@ from r2ccl.ids import WORLD
 from r2ccl.planner.choose import largest_chunk_bytes
 from r2ccl.planner.picture import announced_bandwidth, first_picture
 from r2ccl.protocol.lanes import Lane, adds_to, takes_link
-from r2ccl.protocol.paths import rails
 from r2ccl.protocol.wire import Header, Kind
 from r2ccl.transport.interface import Device
 
@@ -81,11 +80,11 @@ class Runtime:
         self.courier = Courier(shared, self.all_ports)
         self.evidence = EvidenceDesk(shared, self.ports, self.courier, self._own_stall_s)
         self.desk = ArrivalsDesk(shared, self.courier)
-        self.backups = Backups(shared, self.ports)
         self.relays = Relays(shared, self.courier)
         self._relay_port = RelayPort(shared, self.relays, self.desk, self, self.courier)
         self.ports.extend(Port(shared, device, self.desk, self, self.relays) for device in devices)
         self.sharing = Sharing(shared, memory, self.desk, self, self.relays, self.courier)
+        self.first_dials = FirstDials(shared, self.ports, self.sharing)
         # Shared memory first, so that control goes by it. Between two ranks there is nobody to relay.
         relaying = [self._relay_port] if shared.size > 2 else []
         self.all_ports.extend([*self.sharing.ports, *self.ports, *relaying])
@@ -158,22 +157,17 @@ class Runtime:
     # Beginning.
 
     def start(self) -> None:
-        """Accept, and dial the links of the plan: same rail, spares too."""
+        """Accept, and dial what will carry."""
         for port in self.all_ports:
             port.device.listen(port)
-        for peer in self.shared.peers:
-            for local, remote in self.rails(peer):
-                self.ports[local].want(peer, remote)
-        self.sharing.start()
-
-    def rails(self, peer: int) -> list[tuple[int, int]]:
-        """The links to a peer that stand from the start: (own NIC, peer's NIC), the same from both ends."""
-        return rails(len(self.ports), len(self.shared.members[peer].nics))
+        self.first_dials.begin()
 
     async def connected(self) -> None:
-        """Wait until each peer has a path, and the other links of the plan a moment longer."""
-        while any(not self.courier.links_up(peer) for peer in self.shared.peers):
-            await self._next_link(None)
+        """Wait until each peer has a path, and for other links that will carry a moment longer. What stands by follows."""
+        while lacking := [peer for peer in self.shared.peers if not self.courier.links_up(peer)]:
+            of_our_node = any(self.sharing.is_wanted(peer) for peer in lacking)
+            if not await self._next_link(LATE_LINKS_S if of_our_node else None):
+                self.first_dials.fall_back(lacking)
         deadline = self.shared.clock.now() + LATE_LINKS_S
         while any(self._rails_lacking(peer) > 0 for peer in self.shared.peers):
             left_s = deadline - self.shared.clock.now()
@@ -181,7 +175,7 @@ class Runtime:
                 break
         for peer in self.shared.peers:
             self._settle_for_spares(peer)
-        self.backups.start()
+        self.first_dials.follow()
 
     def _settle_for_spares(self, peer: int) -> None:
         """Where nothing came up but what stands by, nobody has a link yet that could be lost: it serves from now on."""
@@ -193,8 +187,7 @@ class Runtime:
                 self._offer(link)
 
     def _rails_lacking(self, peer: int) -> int:
-        wanted = len(self.rails(peer)) + self.sharing.is_wanted(peer)
-        return wanted - sum(link.is_rail for link in self.courier.links_up(peer))
+        return self.first_dials.carriers(peer) - sum(link.is_rail for link in self.courier.links_up(peer))
 
     async def _next_link(self, timeout_s: float | None) -> bool:
         watcher: asyncio.Future[None] = self.shared.loop.create_future()
@@ -375,6 +368,7 @@ class Runtime:
                 await self._next_link(None)
             return
         self._partings.is_closing = True
+        self.first_dials.stop()
         try:
             deadline_s = self.shared.clock.now() + timeout_s
             while self._partings.waited_for():

@@ -337,7 +337,7 @@ def missing_links(runtime: Runtime) -> list[str]:
         up = {(link.id.local_nic, link.id.remote_nic) for link in runtime.courier.links_up(peer)}
         missing += [
             f"rank {rank}: link nic{rail[0]}->rank{peer}.nic{rail[1]} did not come back"
-            for rail in runtime.rails(peer)
+            for rail in runtime.first_dials.rails(peer)
             if rail not in up
         ]
         missing += [

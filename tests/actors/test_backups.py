@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from r2ccl.actors.backups import PACE_S
+from r2ccl.actors.first_dials import PACE_S
 from r2ccl.actors.link import Link
 from r2ccl.actors.transport_actor import TransportActor
 from r2ccl.config import Settings

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
+from r2ccl.actors.first_dials import PACE_S
 from r2ccl.actors.report import start_table
+from r2ccl.actors.runtime import LATE_LINKS_S
 from r2ccl.communicator import Communicator
 from r2ccl.config import Settings
 from r2ccl.errors import PeerLost
@@ -174,5 +176,56 @@ def test_scratch_memory_fits_the_chunks_of_groups_on_one_machine_too() -> None:
     async def story(world: World) -> None:
         (pool,) = {runtime.communicators._pool for runtime in world.runtimes[:1]}
         assert pool.size == 8 * world.shape.settings.chunk_bytes
+
+    on_one_node(story)
+
+
+def by_nic(world: World, rank: int, peer: int) -> set[int]:
+    """NICs of ours that links in service to a peer leave by."""
+    return {link.id.local_nic for link in world.runtimes[rank].courier.links_up(peer)} - {SHARED_NIC}
+
+
+def test_links_by_nics_are_dialled_once_the_job_is_connected_and_nobody_waits_for_them() -> None:
+    async def main() -> None:
+        world = World(Shape(3, 2, one_node=True, settings=Settings(backup_paths=0)))
+        for runtime in world.runtimes:
+            runtime.start()
+            assert not any(link.dials for port in runtime.ports for link in port.links.values())
+        await asyncio.gather(*(runtime.connected() for runtime in world.runtimes))
+        for rank in range(3):
+            assert all(SHARED_NIC in bound(world, rank, peer) for peer in world.runtimes[rank].shared.peers)
+        await asyncio.sleep(4 * PACE_S)
+        for rank in range(3):
+            assert all(by_nic(world, rank, peer) == {0, 1} for peer in world.runtimes[rank].shared.peers)
+        await sum_up(world)
+        assert set(carried(world, 0)) == {"memory"}
+        await world.close()
+
+    run(main())
+
+
+def test_ranks_that_share_no_memory_after_all_meet_by_their_nics() -> None:
+    async def main() -> None:
+        world = World(Shape(3, 2, one_node=True, settings=Settings(backup_paths=0)))
+        world.fabric.silent_drop_link((0, SHARED_NIC), (1, SHARED_NIC))
+        began_s = world.loop.time()
+        await world.start()
+        assert world.loop.time() - began_s < 3 * LATE_LINKS_S
+        assert by_nic(world, 0, 1) and by_nic(world, 1, 0)
+        assert SHARED_NIC in bound(world, 0, 2) and SHARED_NIC in bound(world, 1, 2)
+        await sum_up(world)
+        assert by_nics(world, 0) > 0
+        await world.close()
+
+    run(main())
+
+
+def test_memory_that_is_lost_before_a_nic_was_dialled_is_replaced_by_one() -> None:
+    async def story(world: World) -> None:
+        assert not by_nic(world, 0, 1)
+        restore = cut(world)
+        await sum_up(world)
+        assert by_nic(world, 0, 1) == by_nic(world, 1, 0) == {0, 1}
+        restore()
 
     on_one_node(story)

@@ -1,0 +1,86 @@
+"""Which links are dialled when a rank starts, and in which order.
+
+What will carry comes first, and ``connect`` waits for it: the memory that is shared with a rank of the same node, the
+rails to every other. What stands by follows once the job is connected, one peer after another, each rank beginning with
+the rank behind it: the backups (``protocol.paths``), and the rails between ranks that share memory, by which nothing
+goes while they do. Nobody waits for those. With them 64 ranks of one machine took twice as long to connect, and in a
+job of hundreds of ranks they must not come all at once. Who has lost every other link to a peer wants them at once, and
+does not ask here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from r2ccl.actors.links import Port
+from r2ccl.actors.shared import Shared
+from r2ccl.actors.sharing import Sharing
+from r2ccl.protocol.paths import backups, rails
+
+#: Between two peers. A handshake takes a core about a millisecond, so this leaves most of it to the program; 500 peers
+#: have their backups within five seconds. Between ranks of one node, whose cores are the same, as many times as long as
+#: there are ranks on it.
+PACE_S = 0.01
+
+
+class FirstDials:
+    """One per rank. Both ends want a link, and the dialler dials. To want one again that is dialled or up does nothing."""
+
+    def __init__(self, shared: Shared, ports: list[Port], sharing: Sharing) -> None:
+        self._shared = shared
+        self._ports = ports
+        self._sharing = sharing
+        #: Peers whose standbys are still to be dialled.
+        self._left: deque[int] = deque()
+
+    def rails(self, peer: int) -> list[tuple[int, int]]:
+        """The rails to a peer: (own NIC, peer's NIC), the same from both ends; spares too."""
+        return rails(len(self._ports), len(self._shared.members[peer].nics))
+
+    def carriers(self, peer: int) -> int:
+        """How many links to a peer will carry."""
+        return 1 if self._sharing.is_wanted(peer) else len(self.rails(peer))
+
+    def standbys(self, peer: int) -> list[tuple[int, int]]:
+        """The links to a peer that will stand by: (own NIC, peer's NIC)."""
+        shared = self._shared
+        ours, theirs = ([nic.endpoint.host for nic in shared.members[rank].nics] for rank in (shared.rank, peer))
+        across = backups(ours, theirs, shared.settings.backup_paths, we_are_first=shared.rank < peer)
+        return [*self.rails(peer), *across] if self._sharing.is_wanted(peer) else across
+
+    def begin(self) -> None:
+        """Dial what will carry."""
+        for peer in self._shared.peers:
+            if not self._sharing.is_wanted(peer):
+                self._want(peer, self.rails(peer))
+        self._sharing.start()
+
+    def fall_back(self, peers: Iterable[int]) -> None:
+        """No link came up to these for a while: dial the rails to those of our node too, for it may be another."""
+        for peer in peers:
+            self._want(peer, self.rails(peer))
+
+    def follow(self) -> None:
+        """The job is connected: begin to dial what stands by."""
+        if not self._left:
+            ranks = self._shared.size
+            self._left.extend(sorted(self._shared.peers, key=lambda peer: (peer - self._shared.rank) % ranks))
+            self._next()
+
+    def _next(self) -> None:
+        while self._left:
+            peer = self._left.popleft()
+            if ways := self.standbys(peer):
+                self._want(peer, ways)
+                crowd = 1 + len(self._shared.neighbours) if self._sharing.is_wanted(peer) else 1
+                self._shared.timers.after(crowd * PACE_S, self._next)
+                return
+
+    def stop(self) -> None:
+        """Dial no more of them: the rank is about to leave."""
+        self._left.clear()
+
+    def _want(self, peer: int, ways: Iterable[tuple[int, int]]) -> None:
+        for local, remote in ways:
+            self._ports[local].want(peer, remote)
