@@ -25,7 +25,7 @@ PACE_S = 0.01
 
 
 class FirstDials:
-    """One per rank. Both ends want a link, and the dialler dials. To want one again that is dialled or up does nothing."""
+    """One per rank. Both ends want a link, and the dialler dials. To want one again that is there does nothing."""
 
     def __init__(self, shared: Shared, ports: list[Port], sharing: Sharing) -> None:
         self._shared = shared

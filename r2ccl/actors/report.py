@@ -74,7 +74,9 @@ def start_table(runtime: Runtime, left_out: Iterable[tuple[str, str]]) -> str:
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     for port in runtime.sharing.ports:
         neighbours = sorted(link.id.peer for link in port.links.values() if link.is_up)
-        lines.append(f"memory shared with ranks: {ranges(neighbours) or 'none'}; links by NICs to these follow, and stand by")
+        lines.append(
+            f"memory shared with ranks: {ranges(neighbours) or 'none'}; links by NICs to these follow, and stand by"
+        )
     lines += [f"left out: {name}: {reason}" for name, reason in left_out]
     return "\n  ".join(lines)
 

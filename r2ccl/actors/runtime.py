@@ -17,13 +17,13 @@ import functools
 
 from r2ccl.actors.actor import Actor, Full, Mailbox
 from r2ccl.actors.arrivals import ArrivalsDesk
-from r2ccl.actors.first_dials import FirstDials
 from r2ccl.actors.causes import DEAD
 from r2ccl.actors.communicators import Communicators
 from r2ccl.actors.coordinator import Coordinator
 from r2ccl.actors.courier import Courier
 from r2ccl.actors.diagnosing import Diagnosing
 from r2ccl.actors.evidence_desk import EvidenceDesk
+from r2ccl.actors.first_dials import FirstDials
 from r2ccl.actors.health_monitor import HealthMonitor
 from r2ccl.actors.hearing import Hearing
 from r2ccl.actors.link import Link
@@ -163,7 +163,7 @@ class Runtime:
         self.first_dials.begin()
 
     async def connected(self) -> None:
-        """Wait until each peer has a path, and for other links that will carry a moment longer. What stands by follows."""
+        """Wait until each peer has a path, and a moment longer for other links that will carry."""
         while lacking := [peer for peer in self.shared.peers if not self.courier.links_up(peer)]:
             of_our_node = any(self.sharing.is_wanted(peer) for peer in lacking)
             if not await self._next_link(LATE_LINKS_S if of_our_node else None):

@@ -28,13 +28,22 @@ from r2ccl.protocol.outbox import CREDIT_ON_ONE_MACHINE
 from r2ccl.reduction import kernel_name
 from r2ccl.rendezvous.launch import place
 from r2ccl.topology import device_label
+from r2ccl.transport.cross_memory import others_may_read
 from r2ccl.transport.nic_lanes import with_lanes
 from r2ccl.transport.nics import find_nics
 from r2ccl.transport.node_identity import node_id
+from r2ccl.transport.shared_ring import rings_work_here
 from r2ccl.tuning import TuningFile, find_tuning
 
 #: For the example where no launcher says how many ranks there are.
 EXAMPLE_RANKS = 8
+
+#: Of large chunks.
+_WAYS = {
+    "lent": "lent: one rank reads the other's memory",
+    "ring": "copied in and out of shared memory, for the kernel lets no rank read another's (kernel.yama.ptrace_scope)",
+    "tcp": "by TCP",
+}
 
 INFO_HELP = """Print every setting with its value, its origin and its meaning; and NICs, versions, the bound on memory.
 
@@ -95,7 +104,15 @@ def gather(environ: Mapping[str, str]) -> dict[str, Any]:
         "left_out": list(found.left_out),
         "nic_error": found.error or None,
         "memory_bound": memory_bound(settings.credit_bytes, ranks or EXAMPLE_RANKS),
+        "large_chunks": _large_chunks(settings),
     }
+
+
+def _large_chunks(settings: Settings) -> str:
+    """How they get from one rank of this machine to another."""
+    if settings.shared_memory == "off" or not rings_work_here():
+        return "tcp"
+    return "lent" if others_may_read() else "ring"
 
 
 def _tuning(found: TuningFile | None) -> dict[str, Any] | None:
@@ -177,6 +194,7 @@ def show(gathered: Mapping[str, Any], console: Console) -> None:
         _say(console, f"{word.replace('_', ' ')}: {gathered[word]}")
     _say(console, f"settings file: {gathered['settings_file'] or 'none'}")
     _say(console, f"memory bound: {gathered['memory_bound']['formula']}")
+    _say(console, f"large chunks between ranks of this machine: {_WAYS[gathered['large_chunks']]}")
     _show_tuning(gathered["tuning"], console)
     for warning in gathered["warnings"]:
         _say(console, f"warning: {warning}")

@@ -7,6 +7,8 @@ such call, nothing can be read, and that is all.
 from __future__ import annotations
 
 import ctypes
+import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -42,3 +44,16 @@ def read_from(pid: int, address: int, target: memoryview) -> bool:
     size = len(target)
     here, there = _Span(address_of(target), size), _Span(address, size)
     return bool(_READ(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == size)
+
+
+def others_may_read() -> bool:
+    """Does the kernel let a process read one that is no descendant of it, as ranks of a machine are? A child of ours
+    tries."""
+    word = os.urandom(16)
+    address, found = address_of(word), bytearray(len(word))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, which the child does without
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if read_from(os.getppid(), address, memoryview(found)) and found == word else 1)
+    return os.waitpid(child, 0)[1] == 0

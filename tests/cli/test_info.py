@@ -148,3 +148,21 @@ def test_its_help_has_examples() -> None:
     done = CliRunner().invoke(app, ["info", "--help"])
     assert done.exit_code == 0
     assert "r2ccl info --json" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environ", "readable", "way", "said"),
+    [
+        ({}, True, "lent", "lent: one rank reads the other's memory"),
+        ({}, False, "ring", "ptrace_scope"),
+        ({"R2CCL_SHARED_MEMORY": "off"}, True, "tcp", "by TCP"),
+    ],
+)
+def test_it_says_how_large_chunks_go_between_ranks_of_this_machine(
+    environ: dict[str, str], readable: bool, way: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("r2ccl.cli.info.others_may_read", lambda: readable)
+    monkeypatch.setattr("r2ccl.cli.info.rings_work_here", lambda: True)
+    told = gather(environ)
+    assert told["large_chunks"] == way
+    assert said in printed(told, False)

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from r2ccl.transport.cross_memory import address_of, read_from
+from r2ccl.transport.cross_memory import others_may_read
 from r2ccl.transport.shared_ring import rings_work_here
 from tests.end_to_end.test_lockstep import played
-
-
-def others_may_be_read() -> bool:
-    """Does the kernel let a process read one that is no descendant of it?"""
-    word = b"a word"
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if read_from(os.getppid(), address_of(word), memoryview(bytearray(len(word)))) else 1)
-    return os.waitpid(child, 0)[1] == 0
-
 
 pytestmark = [
     pytest.mark.end_to_end,
     pytest.mark.skipif(not rings_work_here(), reason="no shared memory on this kind of machine"),
-    pytest.mark.skipif(not others_may_be_read(), reason="the kernel lets no process read another (ptrace_scope)"),
+    pytest.mark.skipif(not others_may_read(), reason="the kernel lets no process read another (ptrace_scope)"),
 ]
 
 IMPORTED = """

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from r2ccl.protocol.wire import MAGIC, Flag, Kind, pack_control, pack_header
-from r2ccl.transport import shared_loans
+from r2ccl.transport import cross_memory, shared_loans
 from r2ccl.transport.cross_memory import address_of, read_from
 from r2ccl.transport.interface import Connection, Loss
 from r2ccl.transport.shared_connection import SharedConnection
@@ -263,3 +263,12 @@ def test_what_was_sent_before_is_not_lent() -> None:
         assert other.hears.payloads()[1] == chunk
 
     play(story)
+
+
+def test_who_asks_whether_others_may_read_its_memory_is_told_what_they_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_memory, "read_from", lambda pid, address, target: False)
+    assert not cross_memory.others_may_read()
+    monkeypatch.undo()
+    assert cross_memory.others_may_read()
+    monkeypatch.setattr(cross_memory, "_READ", None)
+    assert not cross_memory.others_may_read()
