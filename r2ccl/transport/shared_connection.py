@@ -278,14 +278,15 @@ class SharedConnection:
     def _borrow(self, reader: RingReader, header: Header, size: int) -> bool:
         assert self._borrower is not None
         begin, end = self._filled, self._filled + size
-        if self._target is not None and not self._borrower.copy(self._target[begin:end], begin):
+        is_last = end == header.payload_bytes
+        if self._target is not None and not self._borrower.copy(self._target[begin:end], begin, is_last=is_last):
             self._header = self._target = None
             self._is_lent = False
             self._receiver.spoiled(self, header)
             reader.advance(LOAN_BYTES)
             return True
         self._filled = end
-        if end == header.payload_bytes:
+        if is_last:
             self._landed(header)  # before it counts as read: it may be refused
             reader.advance(LOAN_BYTES)
         return True

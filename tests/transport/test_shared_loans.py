@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from r2ccl.transport.shared_loans import BORROWED_PIECE_BYTES, LENT_ABOVE_BYTES
 from tests.transport.harness import LARGE, Side, World, chunk_header, pattern, spoiled_header
 from tests.transport.test_shared_memory import play
 
+SECRET_BYTES = 16
 SIZE = 3 * BORROWED_PIECE_BYTES + 64 + 5
 
 
@@ -113,8 +115,8 @@ def test_what_is_taken_back_while_it_is_read_counts_as_spoiled(
 
         def read(pid: int, address: int, target: memoryview) -> bool:
             nonlocal copies
-            copies += 1
-            if copies == piece:
+            copies += len(target) > SECRET_BYTES
+            if copies == piece and len(target) > SECRET_BYTES:
                 if aborts:
                     here.abort()
                 else:
@@ -139,7 +141,59 @@ def test_what_is_taken_back_while_it_is_read_counts_as_spoiled(
     play(story)
 
 
-def test_what_was_read_is_not_taken_back_and_its_room_in_the_ring_is_left_alone() -> None:
+def test_what_was_read_from_a_process_that_has_another_ones_number_counts_as_spoiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The writer was killed, and the reader had been stopped for long."""
+
+    async def story(world: World) -> None:
+        here, other = await _lenders(world)
+
+        def read(pid: int, address: int, target: memoryview) -> bool:
+            target[:] = bytes(len(target))
+            return True
+
+        monkeypatch.setattr(shared_loans, "read_from", read)
+        chunk = pattern(SIZE)
+        here.send(chunk_header(chunk, 1), memoryview(chunk))
+        await world.until(lambda: bool(other.hears.of("spoiled")))
+        assert len(other.hears.payloads()) == 1
+        here.send(chunk_header(chunk, 2), memoryview(chunk))
+        assert _in_ring(here) > SIZE
+
+    play(story)
+
+
+def _drop_in_a_child(connection: SharedConnection) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, which the child does without
+        child = os.fork()
+    if child == 0:
+        connection._loans = None
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("in_a_child", [False, True])
+def test_who_is_dropped_without_a_word_takes_back_what_it_lent_but_not_its_parents(in_a_child: bool) -> None:
+    async def story(world: World) -> None:
+        here, other = await _lenders(world)
+        chunk = pattern(SIZE)
+        here.send(chunk_header(chunk, 1), memoryview(chunk))
+        if in_a_child:
+            _drop_in_a_child(here)
+            await world.until(lambda: len(other.hears.payloads()) == 2)
+            assert other.hears.payloads()[1] == chunk
+        else:
+            here._loans = None
+            await world.until(lambda: bool(other.hears.of("spoiled")))
+            assert len(other.hears.payloads()) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_what_was_read_is_not_taken_back_and_its_room_in_the_ring_is_left_alone(drops: bool) -> None:
     async def story(world: World) -> None:
         here, other = await _lenders(world)
         chunk = pattern(SIZE)
@@ -148,9 +202,12 @@ def test_what_was_read_is_not_taken_back_and_its_room_in_the_ring_is_left_alone(
         filling = [pattern(LARGE, seed) for seed in range(20)]  # more than the ring holds, over the slip
         for number, fill in enumerate(filling, 2):
             here.send(chunk_header(fill, number, operation=2), fill)
-        assert here.withdraw(77, 7)
-        assert here._loans is not None
-        here._loans.take_all_back()
+        if drops:
+            here._loans = None
+        else:
+            assert here.withdraw(77, 7)
+            assert here._loans is not None
+            here._loans.take_all_back()
         await world.until(lambda: len(other.hears.payloads()) == 22)
         assert other.hears.payloads()[2:] == filling
 
