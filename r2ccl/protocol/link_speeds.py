@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-#: Looked at after so much has arrived: a few chunks for each link, else chance decides.
+#: Looked at after so much has arrived, and so many chunks: a few for each link, else chance decides.
 LOOK_BYTES = 1 << 20
+LOOK_CHUNKS = 4
 #: A link that brought less than this part of what the best one did is slow; one that brought more than twice that is
 #: slow no longer.
 SLOW_SHARE = 0.4
@@ -31,7 +32,7 @@ class LinkSpeeds:
     def arrived(self, size: int) -> bool:
         """Bytes came. Returns whether to look at the links again."""
         self._unseen_bytes += size
-        return self._unseen_bytes >= LOOK_BYTES
+        return self._unseen_bytes >= LOOK_BYTES and self._unseen_bytes >= LOOK_CHUNKS * size
 
     def slow(self, links: Sequence[tuple[Hashable, int, float]]) -> frozenset[Hashable]:
         """``links``: those in service, each with all bytes that it ever brought, and the rate at which it carries what

@@ -29,11 +29,15 @@ def _system_call() -> Any:
 
 
 _READ = _system_call()
+_Byte = ctypes.c_char
 
 
 def address_of(memory: bytes | memoryview) -> int:
     """Where it begins. Not for what is empty."""
-    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+    try:
+        return ctypes.addressof(_Byte.from_buffer(memory))
+    except TypeError:  # it is read-only
+        return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
 
 
 def read_from(pid: int, address: int, target: memoryview) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from r2ccl.protocol.link_speeds import LOOK_BYTES, LinkSpeeds
+from r2ccl.protocol.link_speeds import LOOK_BYTES, LOOK_CHUNKS, LinkSpeeds
 
 
 class Arrivals:
@@ -62,3 +62,8 @@ def test_a_link_that_is_new_has_brought_nothing_yet_and_one_that_went_is_forgott
     speeds.slow([("a", 500, 0.0)])
     assert speeds.slow([("a", 600, 0.0), ("b", 10_000, 0.0)]) == {"b"}
     assert speeds.slow([]) == frozenset()
+
+
+def test_of_large_chunks_a_few_have_to_come_before_links_are_compared() -> None:
+    speeds = LinkSpeeds()
+    assert [speeds.arrived(LOOK_BYTES) for _ in range(LOOK_CHUNKS)] == [False] * (LOOK_CHUNKS - 1) + [True]
