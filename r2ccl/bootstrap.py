@@ -297,6 +297,7 @@ async def _join(
         except TimeoutError:
             raise RendezvousError(_unconnected(runtime, settings.connect_timeout_s)) from None
         await rendezvous.all_connected()
+        runtime.first_dials.follow()
         if breakable is not None:
             breakable.open(environment(), runtime.nic_changed)
             communicator.when_closed(breakable.control.close)

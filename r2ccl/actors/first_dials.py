@@ -11,36 +11,40 @@ does not ask here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
+from r2ccl.actors.courier import Courier
 from r2ccl.actors.links import Port
 from r2ccl.actors.shared import Shared
 from r2ccl.actors.sharing import Sharing
 from r2ccl.protocol.paths import backups, rails
 
+#: So long links that will carry may take beyond the first to each peer, before ``connect`` goes on without them; and
+#: ranks of our node to answer, before they are taken to be somewhere else.
+LATE_LINKS_S = 1.0
 #: Between two peers. A handshake takes a core about a millisecond, so this leaves most of it to the program; 500 peers
 #: have their backups within five seconds. Between ranks of one node, whose cores are the same, as many times as long as
 #: there are ranks on it.
 PACE_S = 0.01
 
+#: Waits so many seconds at most (None: for ever) until a link has come into service. Returns whether one has.
+NextLink = Callable[[float | None], Awaitable[bool]]
+
 
 class FirstDials:
     """One per rank. Both ends want a link, and the dialler dials. To want one again that is there does nothing."""
 
-    def __init__(self, shared: Shared, ports: list[Port], sharing: Sharing) -> None:
+    def __init__(self, shared: Shared, ports: list[Port], sharing: Sharing, courier: Courier) -> None:
         self._shared = shared
         self._ports = ports
         self._sharing = sharing
+        self._courier = courier
         #: Peers whose standbys are still to be dialled.
         self._left: deque[int] = deque()
 
     def rails(self, peer: int) -> list[tuple[int, int]]:
         """The rails to a peer: (own NIC, peer's NIC), the same from both ends; spares too."""
         return rails(len(self._ports), len(self._shared.members[peer].nics))
-
-    def carriers(self, peer: int) -> int:
-        """How many links to a peer will carry."""
-        return 1 if self._sharing.is_wanted(peer) else len(self.rails(peer))
 
     def standbys(self, peer: int) -> list[tuple[int, int]]:
         """The links to a peer that will stand by: (own NIC, peer's NIC)."""
@@ -56,10 +60,41 @@ class FirstDials:
                 self._want(peer, self.rails(peer))
         self._sharing.start()
 
-    def fall_back(self, peers: Iterable[int]) -> None:
-        """No link came up to these for a while: dial the rails to those of our node too, for it may be another."""
-        for peer in peers:
-            self._want(peer, self.rails(peer))
+    async def answered(self, next_link: NextLink) -> None:
+        """Wait until each peer has a path, and a moment longer for other links that will carry."""
+        await self._all_reached(next_link)
+        deadline_s = self._shared.clock.now() + LATE_LINKS_S
+        while any(self.rails_lacking(peer) > 0 for peer in self._shared.peers):
+            left_s = deadline_s - self._shared.clock.now()
+            if left_s <= 0 or not await next_link(left_s):
+                break
+
+    async def _all_reached(self, next_link: NextLink) -> None:
+        """Each peer has a path. If those of our node that have none do not become fewer for a while, it may be another
+        node after all, and their rails are dialled."""
+        lacking, since_s = self._unreached(), self._shared.clock.now()
+        while lacking:
+            left_s = None
+            if any(self._sharing.is_wanted(peer) for peer in lacking):
+                left_s = since_s + LATE_LINKS_S - self._shared.clock.now()
+                if left_s <= 0:
+                    for peer in lacking:
+                        self._want(peer, self.rails(peer))
+                    left_s, since_s = LATE_LINKS_S, self._shared.clock.now()
+            await next_link(left_s)
+            before, lacking = len(lacking), self._unreached()
+            if len(lacking) < before:
+                since_s = self._shared.clock.now()
+
+    def _unreached(self) -> list[int]:
+        return [peer for peer in self._shared.peers if not self._courier.links_up(peer)]
+
+    def rails_lacking(self, peer: int) -> int:
+        """How many links to a peer are still to come that will carry."""
+        links = self._courier.links_up(peer)
+        if any(link.id.is_shared for link in links):
+            return 0
+        return len(self.rails(peer)) - sum(link.is_rail for link in links)
 
     def follow(self) -> None:
         """The job is connected: begin to dial what stands by."""

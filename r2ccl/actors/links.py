@@ -67,6 +67,7 @@ class Port:
                 shared.checks(peer),
                 on_rail,
             )
+            link.session.usable = self.is_up
             self.links[peer, remote_nic] = link
         return link
 
@@ -82,9 +83,15 @@ class Port:
         if peer in self._left:
             return
         link = self.link(peer, remote_nic)
-        is_first = link.session.dialler and link.session.state is LinkState.ABSENT
+        is_first = link.session.state is LinkState.ABSENT and link.session.dialler and link.session.usable
         if not is_first or self._window.admit((peer, remote_nic)):
             self.step(link, session.Wanted())
+
+    def _dialled(self, way: tuple[int, int]) -> None:
+        """A dial is over, well or not: another may begin."""
+        if self._window.over(way):
+            # Not within this step: its effects come first.
+            self._shared.timers.after(0.0, self._dial_next)
 
     def _dial_next(self) -> None:
         while (way := self._window.following()) is not None:
@@ -128,6 +135,7 @@ class Port:
             link.dials.clear()
             if link.control is None and link.bulk is None:
                 del self.links[key]
+                self._dialled(key)
             if link.is_up:
                 link.session.state = LinkState.DOWN
                 self._switchboard.link_went_down(link, PEER_LEFT)
@@ -151,6 +159,7 @@ class Port:
         self._left.add(peer)
         for key in [key for key in self.links if key[0] == peer]:
             link = self.links.pop(key)
+            self._dialled(key)
             self._abort(link)
             if link.is_up:
                 link.session.state = LinkState.DOWN
@@ -174,9 +183,8 @@ class Port:
     def _stepped(self, link: Link, was: LinkState, event: session.Event) -> None:
         """Steps on the way between being in service and not, which is what the event log keeps."""
         if link.session.state is not was:
-            if was is LinkState.DIALLING and self._window.over((link.id.peer, link.id.remote_nic)):
-                # Not within this step: its effects come first.
-                self._shared.timers.after(0.0, self._dial_next)
+            if was is LinkState.DIALLING:
+                self._dialled((link.id.peer, link.id.remote_nic))
             self._shared.events.trace(
                 "session", link=str(link.id), change=f"{was.name}->{link.session.state.name}",
                 cause=link.session.cause or type(event).__name__,

@@ -62,8 +62,6 @@ from r2ccl.transport.interface import Device
 
 #: Control messages waiting for one actor: a few per peer and link are normal, this many are a bug.
 MAILBOX_CAPACITY = 16384
-#: Links of the plan may take this long beyond the first to each peer before connect() goes on without them.
-LATE_LINKS_S = 1.0
 
 
 class Runtime:
@@ -84,7 +82,7 @@ class Runtime:
         self._relay_port = RelayPort(shared, self.relays, self.desk, self, self.courier)
         self.ports.extend(Port(shared, device, self.desk, self, self.relays) for device in devices)
         self.sharing = Sharing(shared, memory, self.desk, self, self.relays, self.courier)
-        self.first_dials = FirstDials(shared, self.ports, self.sharing)
+        self.first_dials = FirstDials(shared, self.ports, self.sharing, self.courier)
         # Shared memory first, so that control goes by it. Between two ranks there is nobody to relay.
         relaying = [self._relay_port] if shared.size > 2 else []
         self.all_ports.extend([*self.sharing.ports, *self.ports, *relaying])
@@ -164,18 +162,9 @@ class Runtime:
 
     async def connected(self) -> None:
         """Wait until each peer has a path, and a moment longer for other links that will carry."""
-        while lacking := [peer for peer in self.shared.peers if not self.courier.links_up(peer)]:
-            of_our_node = any(self.sharing.is_wanted(peer) for peer in lacking)
-            if not await self._next_link(LATE_LINKS_S if of_our_node else None):
-                self.first_dials.fall_back(lacking)
-        deadline = self.shared.clock.now() + LATE_LINKS_S
-        while any(self._rails_lacking(peer) > 0 for peer in self.shared.peers):
-            left_s = deadline - self.shared.clock.now()
-            if left_s <= 0 or not await self._next_link(left_s):
-                break
+        await self.first_dials.answered(self._next_link)
         for peer in self.shared.peers:
             self._settle_for_spares(peer)
-        self.first_dials.follow()
 
     def _settle_for_spares(self, peer: int) -> None:
         """Where nothing came up but what stands by, nobody has a link yet that could be lost: it serves from now on."""
@@ -185,9 +174,6 @@ class Runtime:
                 lane.is_orphan = lane.link is None
             for link in links:
                 self._offer(link)
-
-    def _rails_lacking(self, peer: int) -> int:
-        return self.first_dials.carriers(peer) - sum(link.is_rail for link in self.courier.links_up(peer))
 
     async def _next_link(self, timeout_s: float | None) -> bool:
         watcher: asyncio.Future[None] = self.shared.loop.create_future()

@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -39,7 +39,7 @@ from r2ccl.tuning import TuningFile, find_tuning
 EXAMPLE_RANKS = 8
 
 #: Of large chunks.
-_WAYS = {
+_WAYS: Final = {
     "lent": "lent: one rank reads the other's memory",
     "ring": "copied in and out of shared memory, for the kernel lets no rank read another's (kernel.yama.ptrace_scope)",
     "tcp": "by TCP",

@@ -18,7 +18,7 @@ Nothing is waited for without a limit. The end that dials has a timer in every s
 has one on probation, where nobody else watches the link, and else is moved on by the peer's dialling.
 
     state       what may happen                     -> state
-    ABSENT      wanted                              DIALLING, or waits to be dialled
+    ABSENT      wanted                              DIALLING, or waits to be dialled; DOWN while our NIC is
     DIALLING    both connections stand              UP (first time), PROBATION (after a loss)
                 time is up, and one stands          DIALLING: the other with a fresh socket, a few times
                 time is up, and left alone lately   DIALLING: both with fresh sockets, a number of times
@@ -172,7 +172,12 @@ class NicSession:
                 return self._timer_fired(event, now)
 
     def _wanted(self) -> list[Effect]:
-        return self._dial() if self.state is LinkState.ABSENT and self.dialler else []
+        if self.state is not LinkState.ABSENT or not self.dialler:
+            return []
+        if self.usable:
+            return self._dial()
+        self.state = LinkState.DOWN
+        return [self._arm(self.times.redial_s)]
 
     def _dial(self) -> list[Effect]:
         self.state = LinkState.DIALLING

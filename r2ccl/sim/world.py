@@ -136,6 +136,8 @@ class World:
             runtime.start()
         for runtime in self.runtimes:
             await runtime.connected()
+        for runtime in self.runtimes:
+            runtime.first_dials.follow()
 
     async def close(self) -> None:
         """Close all communicators together."""

@@ -136,7 +136,7 @@ def test_a_lane_whose_rail_did_not_come_takes_no_backup() -> None:
         await world.start()
         await asyncio.sleep(1.0)
         assert up(world, 0, 1) == {(0, 0), (0, 1), (1, 0)}
-        assert world.runtimes[0]._rails_lacking(1) == 1
+        assert world.runtimes[0].first_dials.rails_lacking(1) == 1
         assert bound(world, 0, 1) == bound(world, 1, 0) == {(0, 0)}
         world.fabric.restore_link((0, 1), (1, 1))
         await asyncio.sleep(3.0)

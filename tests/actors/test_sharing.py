@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from r2ccl.actors.first_dials import PACE_S
+from r2ccl.actors.first_dials import LATE_LINKS_S, PACE_S
 from r2ccl.actors.report import start_table
-from r2ccl.actors.runtime import LATE_LINKS_S
+from r2ccl.actors.runtime import Runtime
 from r2ccl.communicator import Communicator
+from r2ccl.communicator import world as communicator_of_all
 from r2ccl.config import Settings
 from r2ccl.errors import PeerLost
 from r2ccl.ids import SHARED_NIC
@@ -185,6 +186,13 @@ def by_nic(world: World, rank: int, peer: int) -> set[int]:
     return {link.id.local_nic for link in world.runtimes[rank].courier.links_up(peer)} - {SHARED_NIC}
 
 
+def shares_none(world: World, rank: int) -> None:
+    """The rank was started with R2CCL_SHARED_MEMORY=off."""
+    runtime = world.runtimes[rank]
+    world.runtimes[rank] = Runtime(runtime.shared, [port.device for port in runtime.ports])
+    world.communicators[rank] = communicator_of_all(world.runtimes[rank])
+
+
 def test_links_by_nics_are_dialled_once_the_job_is_connected_and_nobody_waits_for_them() -> None:
     async def main() -> None:
         world = World(Shape(3, 2, one_node=True, settings=Settings(backup_paths=0)))
@@ -192,6 +200,9 @@ def test_links_by_nics_are_dialled_once_the_job_is_connected_and_nobody_waits_fo
             runtime.start()
             assert not any(link.dials for port in runtime.ports for link in port.links.values())
         await asyncio.gather(*(runtime.connected() for runtime in world.runtimes))
+        for runtime in world.runtimes:
+            assert not any(link.dials for port in runtime.ports for link in port.links.values())
+            runtime.first_dials.follow()
         for rank in range(3):
             assert all(SHARED_NIC in bound(world, rank, peer) for peer in world.runtimes[rank].shared.peers)
         await asyncio.sleep(4 * PACE_S)
@@ -229,3 +240,62 @@ def test_memory_that_is_lost_before_a_nic_was_dialled_is_replaced_by_one() -> No
         restore()
 
     on_one_node(story)
+
+
+def test_who_shares_no_memory_with_one_rank_is_not_kept_waiting_by_what_others_dial_meanwhile() -> None:
+    async def main() -> None:
+        world = World(Shape(24, 1, one_node=True, settings=Settings(backup_paths=0)))
+        world.fabric.silent_drop_link((22, SHARED_NIC), (23, SHARED_NIC))
+        for runtime in world.runtimes:
+            runtime.start()
+
+        async def connect(rank: int) -> float:
+            await world.runtimes[rank].connected()
+            world.runtimes[rank].first_dials.follow()
+            return world.loop.time()
+
+        began_s = world.loop.time()
+        ended_s = await asyncio.gather(*map(connect, range(24)))
+        assert max(ended_s) - began_s < 1.5 * LATE_LINKS_S
+        await world.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("off_on_one", [False, True])
+def test_where_no_memory_is_shared_after_all_a_spare_that_is_up_first_carries_nothing(off_on_one: bool) -> None:
+    async def main() -> None:
+        world = World(Shape(2, 1, spares=1, one_node=True, settings=Settings(backup_paths=0)))
+        for one, other in ((0, 1), (1, 0)):
+            world.fabric.path((one, 0), (other, 0)).latency_s = 5e-3
+        if off_on_one:
+            shares_none(world, 1)
+        else:
+            world.fabric.silent_drop_link((0, SHARED_NIC), (1, SHARED_NIC))
+        await world.start()
+        await sum_up(world)
+        assert bound(world, 0, 1) == bound(world, 1, 0) == {0}
+        await world.close()
+
+    run(main())
+
+
+def test_a_nic_that_was_lost_before_it_was_dialled_is_dialled_when_it_is_back() -> None:
+    async def main() -> None:
+        world = World(Shape(2, 2, one_node=True, settings=Settings(backup_paths=0)))
+        for runtime in world.runtimes:
+            runtime.start()
+        world.fabric.cut((0, 0))
+        await asyncio.gather(*(runtime.connected() for runtime in world.runtimes))
+        for runtime in world.runtimes:
+            runtime.first_dials.follow()
+        await asyncio.sleep(5.0)
+        down = world.runtimes[0].ports[0].links[1, 0]
+        assert not down.dials
+        assert by_nic(world, 0, 1) == {1}
+        world.fabric.restore((0, 0))
+        await asyncio.sleep(2.0)
+        assert by_nic(world, 0, 1) == by_nic(world, 1, 0) == {0, 1}
+        await world.close()
+
+    run(main())

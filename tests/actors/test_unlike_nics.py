@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from r2ccl.actors.runtime import LATE_LINKS_S
+from r2ccl.actors.first_dials import LATE_LINKS_S
 from r2ccl.sim.loop import run
 from r2ccl.sim.world import Shape, World
 from r2ccl.topology import Endpoint, Nic
