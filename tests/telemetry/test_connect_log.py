@@ -35,9 +35,11 @@ async def two_ranks(path: Path) -> None:
 
     async def rank(number: int) -> None:
         nics = f"127.0.1.{number + 1},127.0.2.{number + 1}"
+        # Links by NICs between ranks that share memory would follow later.
         connecting = r2ccl.connect(
-            rank=number, size=2, rendezvous=url, nics=nics, debug="INFO", debug_file=str(path), secret="swordfish"
-        )
+            rank=number, size=2, rendezvous=url, nics=nics, debug="INFO", debug_file=str(path), secret="swordfish",
+            shared_memory="off",
+        )  # fmt: skip
         async with connecting as comm:
             await comm.all_reduce(np.ones(4))
             if number == 1:
