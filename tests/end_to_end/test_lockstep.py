@@ -43,13 +43,13 @@ asyncio.run(main())
 """
 
 
-def played(tmp_path: Path, text: str, ranks: int = 2) -> tuple[int, list[str], str]:
-    """Exit code, lines of all ranks, and what was told beside."""
+def played(tmp_path: Path, text: str, ranks: int = 2, **settings: str) -> tuple[int, list[str], str]:
+    """Exit code, lines of all ranks, and what was told beside. ``settings``: by their variables."""
     script = tmp_path / "script.py"
     script.write_text(BEGINNING + text + END)
     out, err = io.BytesIO(), io.BytesIO()
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    code = launch([str(script)], ranks, environ={**inherited, "R2CCL_TUNING": "off"}, out=out, err=err)
+    code = launch([str(script)], ranks, environ={**inherited, "R2CCL_TUNING": "off", **settings}, out=out, err=err)
     return code, sorted(out.getvalue().decode().splitlines()), err.getvalue().decode()
 
 
