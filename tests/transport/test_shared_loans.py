@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import warnings
 from functools import partial
 
 import pytest
@@ -16,9 +15,8 @@ from r2ccl.transport.interface import Connection, Loss
 from r2ccl.transport.shared_connection import SharedConnection
 from r2ccl.transport.shared_loans import BORROWED_PIECE_BYTES, LENT_ABOVE_BYTES
 from tests.transport.harness import LARGE, Side, World, chunk_header, pattern, spoiled_header
-from tests.transport.test_shared_memory import play
+from tests.transport.test_shared_memory import exit_code, play
 
-SECRET_BYTES = 16
 SIZE = 3 * BORROWED_PIECE_BYTES + 64 + 5
 
 
@@ -115,8 +113,8 @@ def test_what_is_taken_back_while_it_is_read_counts_as_spoiled(
 
         def read(pid: int, address: int, target: memoryview) -> bool:
             nonlocal copies
-            copies += len(target) > SECRET_BYTES
-            if copies == piece and len(target) > SECRET_BYTES:
+            copies += len(target) > shared_loans._SECRET.size
+            if copies == piece and len(target) > shared_loans._SECRET.size:
                 if aborts:
                     here.abort()
                 else:
@@ -165,13 +163,11 @@ def test_what_was_read_from_a_process_that_has_another_ones_number_counts_as_spo
 
 
 def _drop_in_a_child(connection: SharedConnection) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, which the child does without
-        child = os.fork()
+    child = os.fork()
     if child == 0:
         connection._loans = None
         os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_code(child) == 0
 
 
 @pytest.mark.parametrize("in_a_child", [False, True])
